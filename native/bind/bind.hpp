@@ -1,0 +1,12 @@
+// The bindings' own vocabulary: each room of the core binds itself in one file, module.cpp calls them all.
+#pragma once
+#include <nanobind/nanobind.h>
+
+namespace moonpool {
+// One function per room, each in bind/<room>.cpp.
+void bind_crc(nanobind::module_& m);       // crc32c, copies with checksum
+void bind_hash(nanobind::module_& m);      // SHA-256, HMAC, block hash chains
+void bind_segment(nanobind::module_& m);   // segment agent and shared-memory client
+void bind_endpoint(nanobind::module_& m);  // the data plane's socket endpoint
+void bind_table(nanobind::module_& m);     // the catalog's row table
+}  // namespace moonpool

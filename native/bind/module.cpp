@@ -1,0 +1,11 @@
+// The one Python module of the core. Rooms register here; nothing else happens in this file.
+#include "bind.hpp"
+
+NB_MODULE(_core, m) {
+  m.doc() = "Moonpool's native core: bytes and tokens only, no policy.";
+  moonpool::bind_crc(m);
+  moonpool::bind_hash(m);
+  moonpool::bind_segment(m);
+  moonpool::bind_endpoint(m);
+  moonpool::bind_table(m);
+}

@@ -1,0 +1,5 @@
+#include "bind.hpp"
+
+namespace moonpool {
+void bind_table(nanobind::module_&) {}
+}  // namespace moonpool

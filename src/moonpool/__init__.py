@@ -1,0 +1,1 @@
+"""Moonpool: a disaggregated KV cache for LLM serving."""
