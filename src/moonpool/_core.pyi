@@ -1,7 +1,169 @@
 """Types of Moonpool's native core. Each room keeps its own section, in the order of module.cpp."""
 
+import numpy as np
+import numpy.typing as npt
 from typing_extensions import Buffer
 
 # ---- crc: CRC-32C and copies that compute it ----
 
 def crc32c(data: Buffer, seed: int = 0) -> int: ...
+
+# ---- table: the catalog's row table (mechanism only, no policy, one thread) ----
+#
+# Array arguments are one-dimensional, contiguous and of exactly the dtype shown (TypeError
+# otherwise); arguments that belong together have one length (ValueError). A row that is not live
+# is an IndexError. A call that raises has changed nothing. Keys travel as one blob and the end
+# offset of each key in it; a key has 1 to 1024 bytes.
+
+_U8 = npt.NDArray[np.uint8]
+_U16 = npt.NDArray[np.uint16]
+_U32 = npt.NDArray[np.uint32]
+_U64 = npt.NDArray[np.uint64]
+_I16 = npt.NDArray[np.int16]
+_I32 = npt.NDArray[np.int32]
+_I64 = npt.NDArray[np.int64]
+_Bool = npt.NDArray[np.bool_]
+
+class TableFullError(Exception):
+    """No row, replica row or key space is left."""
+
+class Table:
+    """Rows of objects and of replicas, found by key, linked as trees and as recency lists.
+
+    Columns are live numpy views over memory that never moves (N = rows_max, R = replicas_max).
+    Row numbers are reused, last freed first. Writable columns belong to the caller; read-only ones
+    change through the methods. A fresh row has zeros in its writable columns and -1 in its links.
+    """
+
+    rows_max: int
+    replicas_max: int
+    lists_max: int
+    # Object columns, shape (N,), written by the caller.
+    state: _U8
+    flags: _U8
+    tenant: _U32
+    term: _U64
+    seq: _U64
+    size: _U64
+    crc: _U32
+    expiry_ms: _I64
+    attempt: _U64
+    pin: _U8
+    wanted: _U8
+    # Object columns, read-only.
+    parent: _I32
+    first_child: _I32
+    next_sibling: _I32
+    prev_sibling: _I32
+    children: _U32
+    replica: _I32
+    # Replica columns, shape (R,); the first three are written by the caller.
+    replica_state: _U8
+    replica_slot: _U32
+    replica_generation: _U64
+    replica_object: _I32
+    replica_segment: _U16
+    replica_next: _I32
+    replica_list: _I16
+
+    def __init__(self, rows_max: int, replicas_max: int, lists_max: int) -> None:
+        """Reserve address space; memory is used as rows are. lists_max is at most 32767."""
+    def __len__(self) -> int: ...
+    @property
+    def replica_count(self) -> int: ...
+    def memory_bytes(self) -> int:
+        """Bytes of memory the table has touched, index and key heap included."""
+
+    def find(self, blob: Buffer, ends: _U32) -> _I32:
+        """The row of each key, -1 where there is none."""
+    def intern(self, blob: Buffer, ends: _U32) -> tuple[_I32, _Bool]:
+        """The row of each key, made where there was none, and whether it is fresh.
+
+        Raises TableFullError when the absent keys do not all fit.
+        """
+    def key(self, row: int) -> bytes: ...
+    def keys(self, rows: _I32) -> tuple[bytes, _U32]: ...
+    def erase(self, rows: _I32) -> None:
+        """Free rows and their keys, taking them from their parents.
+
+        ValueError for a row with a replica, or with a child not named before it in `rows`.
+        """
+    def scan(self, start_row: int, rows_max: int, prefix: bytes = b"") -> tuple[_I32, int]:
+        """Live rows among the next `rows_max` row numbers whose keys begin with `prefix`.
+
+        Also where to go on, -1 at the end; each call does bounded work.
+        """
+
+    def set_parent(self, rows: _I32, parents: _I32) -> _Bool:
+        """Link each row under its parent (-1 for none), first among its siblings, in order.
+
+        False where the link would close a cycle; that row stays as it was.
+        """
+    def descendants(self, rows: _I32) -> _I32:
+        """The rows and all below them, each once, children before parents."""
+    def ancestors_order(self, rows: _I32) -> _I32:
+        """The rows and all above them, each once, in the order in which a touch of each row and
+        then of its ancestors, row by row, would leave them: children before parents."""
+
+    def add_replicas(self, rows: _I32, segments: _U16, slots: _U32, generations: _U64) -> _I32:
+        """One more replica for each row, last in its chain, on no list; a row has at most 255."""
+    def remove_replicas(self, replicas: _I32) -> None:
+        """Free replica rows, taking them from their lists."""
+    def replicas_of(self, rows: _I32) -> tuple[_U8, _I32]:
+        """How many replicas each row has, and all of them, row by row."""
+
+    def list_push(self, list_id: int, replicas: _I32) -> None:
+        """Append at the most recent end; ValueError when one is on a list."""
+    def list_remove(self, replicas: _I32) -> None:
+        """ValueError when one is on no list."""
+    def list_touch(self, replicas: _I32) -> None:
+        """Move each to the most recent end of its list, in order; ValueError as list_remove."""
+    def list_length(self, list_id: int) -> int: ...
+    def list_tail(self, list_id: int, n: int, skip: int = 0) -> _I32:
+        """Up to n replicas from the least recent, after `skip` of them."""
+    def list_iter(self, list_id: int) -> _I32:
+        """All replicas of a list, least recent first."""
+
+    def touch_objects(self, rows: _I32, seqs: _U64) -> int:
+        """Make rows and their ancestors most recent, in `ancestors_order`, on all their lists.
+
+        Rows that are gone or whose `seq` is another one are skipped, as replicas on no list are.
+        Returns how many rows matched.
+        """
+    def reserve_batch(
+        self,
+        rows: _I32,
+        sizes: _U64,
+        *,
+        state: int,
+        tenant: int,
+        term: int,
+        first_seq: int,
+        first_attempt: int,
+        expiry_ms: int = 0,
+        wanted: int = 1,
+        pin: int = 0,
+    ) -> None:
+        """Fill the writable columns of rows; `seq` and `attempt` count up from the first along the
+        batch, flags and crc become 0."""
+    def commit_batch(
+        self,
+        rows: _I32,
+        attempts: _U64,
+        segments: _U16,
+        slots: _U32,
+        generations: _U64,
+        crcs: _U32,
+        *,
+        state_from: int,
+        state_to: int,
+        touch_ancestors: bool = True,
+    ) -> tuple[_U8, _I32]:
+        """Take sealed replicas in: (status, replica rows). One entry per replica; a row may repeat.
+
+        An entry fits when its row is live, has this attempt, is in `state_from` (or was committed
+        by this call) and has fewer than 255 replicas: status 0; the row gets state and crc, and
+        the replica goes to the list that has its segment's number. Otherwise status 1, replica -1
+        and no change. The batch names parents first; the lists get children first, so that a root
+        ends most recent; ancestors outside the batch are touched too when `touch_ancestors`.
+        """
