@@ -321,6 +321,16 @@ class Touch(msgspec.Struct, array_like=True, frozen=True, tag=28):
     touches: Touches
 
 
+class Report(msgspec.Struct, array_like=True, frozen=True, tag=30):
+    """Replicas whose bytes failed their CRC at a reader: the master drops them (answers Done)."""
+
+    row: bytes  # i32[n]
+    sequence: bytes  # u64[n]
+    segment: bytes  # u16[n]
+    slot: bytes  # u32[n]
+    generation: bytes  # u64[n]
+
+
 class Failure(msgspec.Struct, array_like=True, frozen=True, tag=29):
     """The request could not be answered: `code` names a class of core.errors."""
 
@@ -456,6 +466,7 @@ ClientRequest = (
     | EventsFrom
     | Lease
     | Touch
+    | Report
 )
 Reply = (
     Reserved

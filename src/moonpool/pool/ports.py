@@ -1,0 +1,197 @@
+"""How a client reaches one segment: calls in, outcomes out, over shared memory, TCP or in process.
+
+A port never decides anything: it carries a call to one agent and says, per block, what became of
+it. `start` submits and returns a finisher, so that calls to several segments overlap.
+
+    writer's memory    before claim     after claim          after seal
+    extents            agent            this writer          the object (readers)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+U8 = npt.NDArray[np.uint8]
+U32 = npt.NDArray[np.uint32]
+U64 = npt.NDArray[np.uint64]
+Buffer = Any  # anything with the buffer protocol; typing has no name for it before 3.12
+
+# One claim, little endian, 48 bytes; the blob beside it holds key and parent of each, back to back.
+CLAIM_DTYPE = np.dtype(
+    [
+        ("size", "<u8"),
+        ("term", "<u8"),
+        ("sequence", "<u8"),
+        ("expiry_ms", "<i8"),
+        ("tenant", "<u4"),
+        ("key_len", "<u2"),
+        ("parent_len", "<u2"),
+        ("replicas", "u1"),
+        ("pin", "u1"),
+        ("flags", "<u2"),
+        ("last_used", "<u4"),
+    ]
+)
+
+
+class Status(IntEnum):
+    """The native Status byte (native/status.hpp)."""
+
+    OK = 0
+    MOVED = 1
+    CORRUPT = 2
+    BOUNDS = 3
+    NO_SPACE = 4
+    NO_SLOT = 5
+    STALE_TERM = 6
+    EXPIRED = 7
+    UNREACHABLE = 8
+    REFUSED = 9
+    CANCELLED = 10
+    NOT_FOUND = 11
+    TOO_BIG = 12
+    BUSY = 13
+    PROTOCOL = 14
+    INTERNAL = 15
+
+
+@dataclass(frozen=True, slots=True)
+class PutCall:
+    """Claim, write and seal n objects. `records` CLAIM_DTYPE[n], `sources` n readable buffers."""
+
+    records: npt.NDArray[np.void]
+    blob: bytes
+    term: int
+    sources: Sequence[Buffer]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCall:
+    """Copy n whole objects into n writable buffers."""
+
+    slots: U32
+    generations: U64
+    buffers: Sequence[Buffer]
+    verify: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimCall:
+    records: npt.NDArray[np.void]
+    blob: bytes
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRangeCall:
+    """Write `sources[i]` at `offsets[i]` of claimed object i."""
+
+    slots: U32
+    generations: U64
+    offsets: U64
+    sources: Sequence[Buffer]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRangeCall:
+    """Fill `buffers[i]` from `offsets[i]` of sealed object i (generation checked, no CRC)."""
+
+    slots: U32
+    generations: U64
+    offsets: U64
+    buffers: Sequence[Buffer]
+
+
+@dataclass(frozen=True, slots=True)
+class SealCall:
+    """Seal claimed objects; the CRC is computed where the bytes lie."""
+
+    slots: U32
+    generations: U64
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortCall:
+    slots: U32
+    generations: U64
+
+
+AgentCall = (
+    PutCall | ReadCall | ClaimCall | WriteRangeCall | ReadRangeCall | SealCall | AbortCall
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Per-block `status` u8[n] of Status; the other columns where the call has them."""
+
+    status: U8
+    slots: U32 = field(default_factory=lambda: np.zeros(0, np.uint32))
+    generations: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))
+    crcs: U32 = field(default_factory=lambda: np.zeros(0, np.uint32))
+    sizes: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))
+    text: str = ""
+
+
+def failed(count: int, status: Status, text: str = "") -> Outcome:
+    """The same bad news for every block of a call."""
+    return Outcome(
+        np.full(count, status, np.uint8),
+        np.zeros(count, np.uint32),
+        np.zeros(count, np.uint64),
+        np.zeros(count, np.uint32),
+        np.zeros(count, np.uint64),
+        text,
+    )
+
+
+def call_length(call: AgentCall) -> int:
+    match call:
+        case PutCall() | ClaimCall():
+            return len(call.records)
+        case _:
+            return len(call.slots)
+
+
+class View(Protocol):
+    """A pinned, read-only window on an object in shared memory (buffer protocol)."""
+
+    def release(self) -> None: ...
+
+
+Finisher = Callable[[], Outcome]
+
+
+class Port(Protocol):
+    """One client's way to one segment. Implementations: shm (also in process), tcp."""
+
+    @property
+    def incarnation(self) -> bytes: ...
+
+    @property
+    def node(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def local(self) -> bool:
+        """Same host: reads cost no RPC."""
+
+    def start(self, call: AgentCall, timeout_s: float) -> Finisher: ...
+
+    def read_one(self, slot: int, generation: int, buffer: Buffer, verify: bool) -> int:
+        """Size read, or -1 - Status. Never blocks; -1 - BUSY where the port has no such path."""
+
+    def read_bytes(self, slot: int, generation: int, verify: bool) -> bytes | int: ...
+
+    def pin(self, slot: int, generation: int, verify: bool) -> View | int: ...
+
+    def close(self) -> None: ...

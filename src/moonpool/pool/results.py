@@ -1,0 +1,113 @@
+"""What the pool answers: typed results, never a mix of sizes and status codes."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from moonpool.core import errors
+
+
+class MissReason(StrEnum):
+    """Why a get is a miss."""
+
+    ABSENT = "absent"  # no committed object under the key
+    IN_FLIGHT = "in_flight"  # somebody is writing it
+    UNREACHABLE = "unreachable"  # every replica, or the master, is out of reach
+    CORRUPT = "corrupt"  # the bytes failed their CRC-32C
+    EXPIRED = "expired"  # its time to live is over
+    RECOVERING = "recovering"  # the master does not know yet
+    DEADLINE = "deadline"  # no answer in time
+    REFUSED = "refused"  # token, trust domain or tenant
+    BUFFER_TOO_SMALL = "buffer_too_small"  # the object is larger than the caller's buffer
+
+
+class Hit(NamedTuple):
+    """The object's bytes are where the caller asked for them (`data` only for get_many)."""
+
+    size: int
+    node: str
+    data: bytes | None = None
+
+    @property
+    def ok(self) -> bool:
+        return True
+
+
+class Miss(NamedTuple):
+    """No bytes; after a miss the content of the caller's buffer is undefined."""
+
+    reason: MissReason
+    text: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return False
+
+
+class PutStatus(StrEnum):
+    """What became of one put."""
+
+    STORED = "stored"
+    EXISTS = "exists"  # committed before: nothing was written
+    IN_FLIGHT = "in_flight"  # another writer had not finished within the deadline
+    PARENT_MISSING = "parent_missing"
+    FULL = "full"
+    TOO_LARGE = "too_large"
+    LOST = "lost"  # the attempt expired or its nodes went away before the commit
+    UNREACHABLE = "unreachable"  # no master or no node within the deadline
+    RECOVERING = "recovering"
+    INVALID = "invalid"
+
+
+_ERRORS: dict[PutStatus, type[errors.MoonpoolError]] = {
+    PutStatus.PARENT_MISSING: errors.ParentMissing,
+    PutStatus.FULL: errors.PoolFull,
+    PutStatus.TOO_LARGE: errors.ObjectTooLarge,
+    PutStatus.LOST: errors.AttemptLost,
+    PutStatus.UNREACHABLE: errors.Unreachable,
+    PutStatus.RECOVERING: errors.NotReady,
+    PutStatus.INVALID: errors.BadInput,
+}
+
+
+class PutResult(NamedTuple):
+    """`replicas`: sealed copies acknowledged (0 unless stored)."""
+
+    status: PutStatus
+    replicas: int = 0
+    text: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """The key is readable: stored now, or there before."""
+        return self.status in (PutStatus.STORED, PutStatus.EXISTS)
+
+    def raise_for_status(self, key: bytes) -> PutResult:
+        """Raise the error that belongs to the status; stored, exists and in_flight are no errors."""
+        error = _ERRORS.get(self.status)
+        if error is not None:
+            raise error(f"put of {key!r}: {self.text or self.status.value}")
+        return self
+
+
+class RemoveStatus(StrEnum):
+    REMOVED = "removed"
+    ABSENT = "absent"
+    PENDING = "pending"  # invisible; a copy on an unreachable node ends with that node's lease
+    UNREACHABLE = "unreachable"
+
+
+class PrefixMatch(NamedTuple):
+    """The longest leading run of committed keys."""
+
+    count: int
+    size: int  # bytes of the run
+    nodes: list[str]  # per key of the run: a node that holds it
+    local: int  # keys of the run that lie on this host
+
+
+class ObjectInfo(NamedTuple):
+    key: bytes
+    size: int
+    replicas: int
