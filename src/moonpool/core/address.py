@@ -1,0 +1,57 @@
+"""Addresses as people write them: "host:port", "[::1]:7400" and "unix:/path/of/socket"."""
+
+import ipaddress
+from typing import NamedTuple
+
+from moonpool.core.errors import BadConfig
+
+UNIX_PATH_BYTES_MAX = 107  # sun_path of Linux, less its closing zero
+
+
+class Address(NamedTuple):
+    """Either a host and a port, or the path of a UNIX socket (then host is '' and port 0)."""
+
+    host: str
+    port: int
+    unix_path: str = ""
+
+    def __str__(self) -> str:
+        if self.unix_path:
+            return f"unix:{self.unix_path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """The parts of `text`. Raises BadConfig; resolves no name."""
+    if text.startswith("unix:"):
+        return _unix_address(text)
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise BadConfig(f"address {text!r}: write an IPv6 host in brackets, as '[::1]:7400'")
+    if not colon or not host or not (port.isascii() and port.isdigit()):
+        raise BadConfig(f"address {text!r} is not 'host:port' nor 'unix:/path'")
+    if not 1 <= int(port) <= 65535:
+        raise BadConfig(f"address {text!r}: the port must be within 1..65535")
+    return Address(host, int(port))
+
+
+def _unix_address(text: str) -> Address:
+    path = text.removeprefix("unix:")
+    if not path.startswith("/"):
+        raise BadConfig(f"address {text!r}: the socket's path must be absolute")
+    if len(path.encode()) > UNIX_PATH_BYTES_MAX:
+        raise BadConfig(f"address {text!r}: the path is over {UNIX_PATH_BYTES_MAX} bytes")
+    return Address("", 0, path)
+
+
+def is_loopback(host: str) -> bool:
+    """True if only this machine can reach `host`; a name other than localhost counts as public."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

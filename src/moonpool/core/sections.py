@@ -1,0 +1,241 @@
+"""Every section of the configuration. One page, so that names and defaults stay of one piece."""
+
+import os
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from moonpool.core.address import is_loopback, parse_address
+from moonpool.core.config import Schema, Section, setting
+from moonpool.core.errors import BadConfig
+from moonpool.core.units import BYTES_MAX
+
+DEFAULT_MASTER = "127.0.0.1:7400"
+
+_HOST = setting("Interface to listen on; anything but loopback needs a token.")
+_TOKEN = setting(
+    "Shared secret of the cluster, both ends prove it.", env="MOONPOOL_TOKEN", secret=True
+)
+_MASTER = setting("Address of the master, 'host:port'.", env="MOONPOOL_MASTER")
+_DIR = setting("Folder for segment files and sockets; empty: /dev/shm/moonpool-<uid>.")
+_PERSIST = setting("Keep the segment file when the node ends, for its next start to adopt.")
+
+
+def default_directory() -> Path:
+    """Where this user's segments live: memory, and nobody else's."""
+    return Path(f"/dev/shm/moonpool-{os.getuid()}")
+
+
+def refuse_open_door(section: str, host: str, token: str) -> None:
+    """Decision D15: nothing listens beyond this machine without a token."""
+    if not token and not is_loopback(host):
+        raise BadConfig(
+            f"{section}.host = {host!r} is reachable from other machines but there is no token; "
+            "set MOONPOOL_TOKEN (a long random text, the same everywhere) or use 127.0.0.1"
+        )
+
+
+class MasterConfig(Section, frozen=True, kw_only=True):
+    """The process that decides placement."""
+
+    SECTION: ClassVar[str] = "master"
+
+    host: Annotated[str, _HOST] = "127.0.0.1"
+    port: Annotated[int, setting("TCP port; 0 takes any free one.", minimum=0, maximum=65535)] = (
+        7400
+    )
+    token: Annotated[str, _TOKEN] = ""
+    node_lease_ms: Annotated[
+        int,
+        setting(
+            "A node not heard for so long is lost and its objects are misses.",
+            unit="ms",
+            minimum=50,
+            maximum=600_000,
+        ),
+    ] = 3000
+    clock_slack_ms: Annotated[
+        int,
+        setting(
+            "Added to a node's lease before its memory counts as unreadable.",
+            unit="ms",
+            minimum=0,
+            maximum=60_000,
+        ),
+    ] = 200
+    reservation_ms: Annotated[
+        int,
+        setting(
+            "A put not committed within this time is aborted.",
+            unit="ms",
+            minimum=50,
+            maximum=3_600_000,
+        ),
+    ] = 10_000
+    rows_max: Annotated[
+        int,
+        setting("Objects the catalog holds at most.", minimum=1024, maximum=2**31 - 1),
+    ] = 16_777_216
+    events_max: Annotated[
+        int,
+        setting("Events kept for followers to resume from.", minimum=16, maximum=2**24),
+    ] = 65_536
+    grace_ms: Annotated[
+        int,
+        setting(
+            "After a restart puts wait so long for known nodes to report.",
+            unit="ms",
+            minimum=0,
+            maximum=600_000,
+        ),
+    ] = 2000
+    forget_after_s: Annotated[
+        int,
+        setting(
+            "A node away longer comes back empty.",
+            unit="s",
+            minimum=1,
+            maximum=30 * 86_400,
+        ),
+    ] = 3600
+    admin_port: Annotated[
+        int,
+        setting("Port of health and metrics over HTTP; 0 is off.", minimum=0, maximum=65535),
+    ] = 0
+
+    def check(self) -> None:
+        refuse_open_door(self.SECTION, self.host, self.token)
+
+
+class NodeConfig(Section, frozen=True, kw_only=True):
+    """A process that lends a segment of memory."""
+
+    SECTION: ClassVar[str] = "node"
+
+    master: Annotated[str, _MASTER] = DEFAULT_MASTER
+    name: Annotated[str, setting("Name of the node; empty: host name and segment file.")] = ""
+    memory: Annotated[
+        int,
+        setting("Memory lent, as '8GiB'.", unit="bytes", minimum=1 << 20, maximum=BYTES_MAX),
+    ] = 1 << 30
+    headroom: Annotated[
+        int | Literal["auto"],
+        setting("Memory on top for writes in flight and pinned views, or 'auto'.", unit="bytes"),
+    ] = "auto"
+    slots: Annotated[
+        int,
+        setting("Objects the segment holds at most; 0: by its size.", minimum=0, maximum=2**31 - 1),
+    ] = 0
+    rows: Annotated[
+        int,
+        setting("Client processes that can map the segment at once.", minimum=1, maximum=65_536),
+    ] = 1024
+    host: Annotated[str, _HOST] = "127.0.0.1"
+    port: Annotated[
+        int,
+        setting("TCP port of the data plane; 0 takes any free one.", minimum=0, maximum=65535),
+    ] = 0
+    dir: Annotated[str, _DIR] = ""
+    persist: Annotated[bool, _PERSIST] = True
+    labels: Annotated[
+        dict[str, str],
+        setting("Failure domains and classes, as 'rack=a,zone=b'."),
+    ] = {}
+    token: Annotated[str, _TOKEN] = ""
+    heartbeat_ms: Annotated[
+        int,
+        setting("Time between reports to the master.", unit="ms", minimum=10, maximum=60_000),
+    ] = 500
+
+    @property
+    def directory(self) -> Path:
+        """`dir`, or the default one of this user."""
+        return Path(self.dir) if self.dir else default_directory()
+
+    def check(self) -> None:
+        parse_address(self.master)
+        if isinstance(self.headroom, int) and self.headroom < 0:
+            raise BadConfig(f"node.headroom = {self.headroom} is negative; give a size or 'auto'")
+        refuse_open_door(self.SECTION, self.host, self.token)
+
+
+class ClientConfig(Section, frozen=True, kw_only=True):
+    """A process that puts and gets."""
+
+    SECTION: ClassVar[str] = "client"
+
+    master: Annotated[str, _MASTER] = DEFAULT_MASTER
+    token: Annotated[str, _TOKEN] = ""
+    timeout_ms: Annotated[
+        int,
+        setting("Deadline of a call that names none.", unit="ms", minimum=1, maximum=86_400_000),
+    ] = 5000
+    cache_entries_max: Annotated[
+        int,
+        setting(
+            "Placements remembered; 0 asks the master each time.", minimum=0, maximum=2**31 - 1
+        ),
+    ] = 1_000_000
+    touch_flush_ms: Annotated[
+        int,
+        setting(
+            "Reads are reported for recency at the latest after this time.",
+            unit="ms",
+            minimum=1,
+            maximum=60_000,
+        ),
+    ] = 1000
+    pinned_bytes_max: Annotated[
+        int,
+        setting("Bytes of open views at most.", unit="bytes", minimum=0, maximum=BYTES_MAX),
+    ] = 1 << 30
+    verify: Annotated[bool, setting("Check the CRC-32C of every whole object read.")] = True
+
+    def check(self) -> None:
+        parse_address(self.master)
+
+
+class TransferConfig(Section, frozen=True, kw_only=True):
+    """Moving bytes between registered memory of two processes."""
+
+    SECTION: ClassVar[str] = "transfer"
+
+    deadline_ms: Annotated[
+        int,
+        setting("Deadline of an op that names none.", unit="ms", minimum=1, maximum=86_400_000),
+    ] = 5000
+    connect_timeout_ms: Annotated[
+        int,
+        setting("Deadline of a connect and its hello.", unit="ms", minimum=1, maximum=600_000),
+    ] = 2000
+    checksum: Annotated[bool, setting("CRC-32C over raw reads and writes.")] = True
+
+
+class UpConfig(Section, frozen=True, kw_only=True):
+    """`moonpool up`: a master and nodes on this machine, in one command."""
+
+    SECTION: ClassVar[str] = "up"
+
+    nodes: Annotated[int, setting("Node processes.", minimum=1, maximum=64)] = 2
+    memory: Annotated[
+        int,
+        setting("Memory of each node.", unit="bytes", minimum=1 << 20, maximum=BYTES_MAX),
+    ] = 1 << 30
+    host: Annotated[str, _HOST] = "127.0.0.1"
+    port: Annotated[
+        int,
+        setting("TCP port of the master; 0 takes any free one.", minimum=0, maximum=65535),
+    ] = 7400
+    dir: Annotated[str, _DIR] = ""
+    persist: Annotated[bool, _PERSIST] = False
+    token: Annotated[str, _TOKEN] = ""
+
+    @property
+    def directory(self) -> Path:
+        """`dir`, or the default one of this user."""
+        return Path(self.dir) if self.dir else default_directory()
+
+    def check(self) -> None:
+        refuse_open_door(self.SECTION, self.host, self.token)
+
+
+SCHEMA = Schema(MasterConfig, NodeConfig, ClientConfig, TransferConfig, UpConfig)
