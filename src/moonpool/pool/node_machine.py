@@ -1,0 +1,212 @@
+"""A node's side of the control plane, without I/O: join, adoption, inventory, retire, heartbeats.
+
+    JOINING --Adopt--> ADOPTED --connection lost--> JOINING
+Only a master whose term is at least the segment's is obeyed. The data plane (claims, seals, reads)
+does not come through here: the native endpoint serves it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from moonpool.pool import messages as m
+from moonpool.pool.columns import u32, u64
+
+if TYPE_CHECKING:
+    from moonpool._core import SegmentAgent
+
+CHUNK_SLOTS = 32_768
+CHANGES_MAX = 8_192
+DRAIN_S = 0.05
+
+
+class NodeState(Enum):
+    JOINING = "joining"
+    ADOPTED = "adopted"
+
+
+class NodeMachine:
+    """`endpoint` says how clients reach the segment. Times are monotonic seconds and boot-clock ns."""
+
+    def __init__(
+        self, agent: SegmentAgent, endpoint: m.SegmentEndpoint, heartbeat_s: float = 0.5
+    ) -> None:
+        self.agent = agent
+        self.endpoint = endpoint
+        self.heartbeat_s = heartbeat_s
+        self.state = NodeState.JOINING
+        self.segment = -1
+        self.lease_ns = 0
+        self.refusal = ""
+        self._inventory_slot = -1  # next slot to report, -1: nothing to report
+        self._reported = 0  # highest change number the master has been told
+        self._sent_at: list[int] = []  # boot-clock times of heartbeats not yet acknowledged
+        self._next_heartbeat = 0.0
+        self._next_drain = 0.0
+
+    # --- events ---------------------------------------------------------------------------------
+
+    def connected(self, now: float) -> list[m.NodeToMaster]:
+        usage = self.agent.usage()
+        self.state = NodeState.JOINING
+        self._inventory_slot = -1
+        self._sent_at.clear()
+        return [
+            m.JoinSegment(
+                self.endpoint,
+                self.agent.term,
+                self.agent.last_version_sequence(),
+                self.agent.slots,
+                self.agent.data_bytes,
+                usage["sealed"],
+            )
+        ]
+
+    def disconnected(self) -> None:
+        self.state = NodeState.JOINING
+        self._inventory_slot = -1
+        self._sent_at.clear()
+
+    def handle(
+        self, message: m.MasterToNode, now: float, boottime_ns: int
+    ) -> list[m.NodeToMaster]:
+        match message:
+            case m.Adopt():
+                return self._adopt(message, now, boottime_ns)
+            case m.HeartbeatAck():
+                self._acknowledged(message)
+            case m.Retire():
+                return [self._retire(message)]
+            case m.Expire():
+                if message.term == self.agent.term:
+                    self.agent.expire(
+                        u64(message.version_term), u64(message.version_sequence)
+                    )
+                    self.agent.drain()
+            case m.Tombstones():
+                self._tombstones(message)
+            case m.Failure():
+                self.refusal = message.text
+        return []
+
+    def tick(self, now: float, boottime_ns: int) -> list[m.NodeToMaster]:
+        if now >= self._next_drain:
+            self._next_drain = now + DRAIN_S
+            self.agent.drain()
+        if self.state is not NodeState.ADOPTED or now < self._next_heartbeat:
+            return []
+        self._next_heartbeat = now + self.heartbeat_s
+        self._sent_at.append(boottime_ns)
+        del self._sent_at[:-64]
+        return [self._heartbeat()]
+
+    def next_deadline(self) -> float:
+        return min(self._next_drain, self._next_heartbeat) if self.adopted else self._next_drain
+
+    @property
+    def adopted(self) -> bool:
+        return self.state is NodeState.ADOPTED
+
+    def inventory_pending(self) -> bool:
+        return self._inventory_slot >= 0
+
+    def inventory_chunk(self) -> m.InventoryChunk:
+        """The next piece; call while inventory_pending(), with other work in between."""
+        assert self._inventory_slot >= 0, "no inventory is being reported"
+        columns = self.agent.inventory(self._inventory_slot, CHUNK_SLOTS)
+        next_slot = int(columns["next_start"])
+        last = next_slot >= self.agent.slots
+        self._inventory_slot = -1 if last else next_slot
+        return m.InventoryChunk(
+            self.segment,
+            self.agent.term,
+            columns["slot"].tobytes(),
+            columns["generation"].tobytes(),
+            columns["term"].tobytes(),
+            columns["seq"].tobytes(),
+            columns["size"].tobytes(),
+            columns["crc"].tobytes(),
+            columns["tenant"].tobytes(),
+            columns["expiry_ms"].tobytes(),
+            columns["last_used"].tobytes(),
+            columns["replicas"].tobytes(),
+            columns["pin"].tobytes(),
+            m.KeyColumn(columns["key_blob"], columns["key_ends"].tobytes()),
+            m.KeyColumn(columns["parent_blob"], columns["parent_ends"].tobytes()),
+            last,
+        )
+
+    # --- what the master says ---------------------------------------------------------------------
+
+    def _adopt(self, message: m.Adopt, now: float, boottime_ns: int) -> list[m.NodeToMaster]:
+        if not self.agent.raise_term(message.term, message.instance):
+            return []  # an older master: it learns from our silence, its lease on us ends
+        self.segment = message.segment
+        self.lease_ns = message.node_lease_ms * 1_000_000
+        self.agent.set_valid_until(boottime_ns + self.lease_ns)
+        self.state = NodeState.ADOPTED
+        self._inventory_slot = 0
+        self._reported = self.agent.sequence
+        self._next_heartbeat = now + self.heartbeat_s
+        blob, terms, sequences = self.agent.tombstones()
+        count = len(terms)
+        ends = (np.arange(1, count + 1, dtype=np.uint32) * 16).tobytes()
+        return [
+            m.Adopted(
+                self.segment,
+                message.term,
+                self._reported,
+                m.KeyColumn(bytes(blob), ends),
+                np.asarray(terms, np.uint64).tobytes(),
+                np.asarray(sequences, np.uint64).tobytes(),
+            )
+        ]
+
+    def _acknowledged(self, message: m.HeartbeatAck) -> None:
+        if message.term != self.agent.term or not self._sent_at:
+            return
+        # Acknowledgements come in order: this one answers the oldest heartbeat. The lease counts
+        # from before that heartbeat was sent.
+        sent = self._sent_at.pop(0)
+        self.agent.set_valid_until(sent + self.lease_ns)
+        if message.want_inventory and self._inventory_slot < 0:
+            self._inventory_slot = 0
+
+    def _retire(self, message: m.Retire) -> m.RetireDone:
+        status = self.agent.retire(
+            u32(message.slot), u64(message.generation), message.term, message.hold_ms
+        )
+        self.agent.drain()
+        return m.RetireDone(message.id, self.segment, np.asarray(status, np.uint8).tobytes())
+
+    def _tombstones(self, message: m.Tombstones) -> None:
+        terms, sequences = u64(message.add_term), u64(message.add_sequence)
+        for i, (term, sequence) in enumerate(zip(terms, sequences, strict=True)):
+            digest = message.add.blob[16 * i : 16 * i + 16]
+            self.agent.tombstone_add(digest, int(term), int(sequence))
+        for i in range(len(message.forget.blob) // 16):
+            self.agent.tombstone_remove(message.forget.blob[16 * i : 16 * i + 16])
+
+    def _heartbeat(self) -> m.Heartbeat:
+        usage = {name: int(value) for name, value in self.agent.usage().items()}
+        changes = self.agent.changes(self._reported, CHANGES_MAX)
+        if changes is None:
+            self._reported = self.agent.sequence
+            return m.Heartbeat(self.segment, self.agent.term, self._reported, usage, gap=True)
+        if len(changes["sequence"]):
+            self._reported = int(changes["sequence"][-1])
+        return m.Heartbeat(
+            self.segment,
+            self.agent.term,
+            self._reported,
+            usage,
+            changes["sequence"].tobytes(),
+            changes["kind"].tobytes(),
+            changes["slot"].tobytes(),
+            changes["generation"].tobytes(),
+            changes["term"].tobytes(),
+            changes["seq"].tobytes(),
+        )

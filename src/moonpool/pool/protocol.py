@@ -1,0 +1,94 @@
+"""The client's side of the pool's protocol as generators: effects out, results in.
+
+A call of the public face is one generator. It yields `CallMaster`, `CallAgents` or `Pause` and is
+resumed with what came of it; its return value is the call's result. Blocking, asyncio, in-process
+and simulated shells drive the same generators. No clock, socket or thread in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from moonpool.pool.client_state import ClientState
+from moonpool.pool.messages import ClientRequest, Reply, Topology, TopologyIs
+from moonpool.pool.ports import AgentCall, Outcome, Port
+
+
+@dataclass(frozen=True, slots=True)
+class CallMaster:
+    """Resumed with the Reply, or with MasterLost."""
+
+    message: ClientRequest
+
+
+@dataclass(frozen=True, slots=True)
+class CallAgents:
+    """Calls to do side by side. Resumed with one Outcome each, in order."""
+
+    calls: list[tuple[Port, AgentCall]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MasterLost:
+    """No answer: the master is unreachable, or the connection broke during the request."""
+
+    text: str
+    refused: bool = False  # the master answered and said no: retrying changes nothing
+    code: str = ""
+
+
+ProtocolEffect = CallMaster | CallAgents | Pause
+T = TypeVar("T")
+Protocol = Generator[ProtocolEffect, Any, T]
+
+
+@dataclass(slots=True)
+class Context:
+    """What every protocol needs: the client's state, time, and its deadline (monotonic)."""
+
+    state: ClientState
+    now: Callable[[], float]
+    deadline: float
+    retry_s: float = 0.02
+
+    def left(self) -> float:
+        return self.deadline - self.now()
+
+    def left_ms(self) -> int:
+        return max(0, int(self.left() * 1000))
+
+
+def ask(context: Context, message: ClientRequest) -> Protocol[Reply | MasterLost]:
+    """Ask the master; while it cannot be reached, ask again until the deadline."""
+    pause = context.retry_s
+    while True:
+        reply = yield CallMaster(message)
+        if not isinstance(reply, MasterLost) or reply.refused or context.left() <= pause:
+            return reply
+        yield Pause(pause)
+        pause = min(pause * 2, 0.25)
+
+
+def learn_topology(context: Context, version: int) -> Protocol[bool]:
+    """Bring the known segments up to `version` of the master's topology."""
+    if version == context.state.topology_version:
+        return True
+    reply = yield from ask(context, Topology())
+    if not isinstance(reply, TopologyIs):
+        return False
+    context.state.learn(reply)
+    return True
+
+
+def call_all(calls: list[tuple[Port, AgentCall]]) -> Protocol[list[Outcome]]:
+    if not calls:
+        return []
+    outcomes: list[Outcome] = yield CallAgents(calls)
+    return outcomes

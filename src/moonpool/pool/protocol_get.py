@@ -1,0 +1,252 @@
+"""Reading: cached placements first, then the master; every replica is tried within the deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from moonpool.pool import messages as m
+from moonpool.pool.client_state import Placement, Replica
+from moonpool.pool.columns import i32, pack_keys, replica_starts, u8, u16, u32, u64
+from moonpool.pool.ports import Buffer, Port, ReadCall, Status
+from moonpool.pool.protocol import Context, MasterLost, Protocol, ask, call_all, learn_topology
+from moonpool.pool.results import Hit, Miss, MissReason
+
+LOOKS_MAX = 4  # how often one call asks for a key's placement before it says miss
+
+_REASON = {
+    m.LookupStatus.ABSENT: MissReason.ABSENT,
+    m.LookupStatus.IN_FLIGHT: MissReason.IN_FLIGHT,
+    m.LookupStatus.EVICTED: MissReason.ABSENT,
+    m.LookupStatus.UNREACHABLE: MissReason.UNREACHABLE,
+    m.LookupStatus.EXPIRED: MissReason.EXPIRED,
+    m.LookupStatus.RECOVERING: MissReason.RECOVERING,
+}
+
+_FAILURE = {
+    Status.CORRUPT: MissReason.CORRUPT,
+    Status.BOUNDS: MissReason.BUFFER_TOO_SMALL,
+    Status.EXPIRED: MissReason.UNREACHABLE,
+    Status.UNREACHABLE: MissReason.UNREACHABLE,
+    Status.CANCELLED: MissReason.DEADLINE,
+    Status.REFUSED: MissReason.REFUSED,
+    Status.MOVED: MissReason.ABSENT,
+    Status.NOT_FOUND: MissReason.UNREACHABLE,
+}
+
+
+def lookup(
+    context: Context, keys: Sequence[bytes], *, prefix: bool = False
+) -> Protocol[list[Placement | Miss]]:
+    """Ask the master for placements and remember them. With `prefix` only the leading run."""
+    state = context.state
+    reply = yield from ask(context, m.Lookup(pack_keys(keys), prefix, state.touches.take()))
+    if isinstance(reply, MasterLost):
+        reason = MissReason.REFUSED if reply.refused else MissReason.UNREACHABLE
+        return [Miss(reason, reply.text)] * len(keys)
+    if not isinstance(reply, m.Found):
+        return [Miss(MissReason.UNREACHABLE, f"unexpected answer {reply!r}")] * len(keys)
+    if not (yield from learn_topology(context, reply.topology_version)):
+        return [Miss(MissReason.UNREACHABLE, "the master went away")] * len(keys)
+    return _remember(context, keys, reply)
+
+
+def _remember(context: Context, keys: Sequence[bytes], reply: m.Found) -> list[Placement | Miss]:
+    state = context.state
+    starts = replica_starts(u8(reply.replicas.counts))
+    segments = u16(reply.replicas.segment).tolist()
+    slots = u32(reply.replicas.slot).tolist()
+    generations = u64(reply.replicas.generation).tolist()
+    rows, sequences = i32(reply.row).tolist(), u64(reply.sequence).tolist()
+    sizes = u64(reply.size).tolist()
+    ports = {segment: state.port(segment) for segment in set(segments)}
+    answers: list[Placement | Miss] = []
+    for i, status in enumerate(reply.status):
+        if status != m.LookupStatus.FOUND:
+            answers.append(Miss(_REASON[m.LookupStatus(status)]))
+            continue
+        replicas = []
+        for j in range(starts[i], starts[i + 1]):
+            port = ports[segments[j]]
+            if port is not None:
+                replicas.append(Replica(port, slots[j], generations[j]))
+        if not replicas:
+            answers.append(Miss(MissReason.UNREACHABLE, "no replica's node can be reached"))
+            continue
+        if len(replicas) > 1:
+            replicas.sort(key=lambda replica: not replica.port.local)
+        placement = Placement(sizes[i], rows[i], sequences[i], tuple(replicas))
+        state.remember(keys[i], placement)
+        answers.append(placement)
+    return answers
+
+
+class _Wanted:
+    """One key of a fetch on its way to a hit or a miss."""
+
+    __slots__ = ("buffer", "index", "key", "looks", "owned", "placement", "reason", "tried")
+
+    def __init__(self, index: int, key: bytes, buffer: Buffer | None) -> None:
+        self.index = index
+        self.key = key
+        self.buffer = buffer
+        self.owned = buffer is None
+        self.placement: Placement | None = None
+        self.tried: set[tuple[bytes, int, int]] = set()
+        self.looks = 0
+        self.reason = MissReason.ABSENT
+
+    def next_replica(self) -> Replica | None:
+        assert self.placement is not None
+        for replica in self.placement.replicas:
+            if (replica.port.incarnation, replica.slot, replica.generation) not in self.tried:
+                return replica
+        return None
+
+
+    def target(self) -> Buffer:
+        """The caller's buffer, or one of ours of the object's size."""
+        assert self.placement is not None
+        if self.owned:
+            self.buffer = np.empty(self.placement.size, np.uint8)
+        return self.buffer
+
+    def hit(self, size: int, node: str) -> Hit:
+        return Hit(size, node, self.buffer.tobytes() if self.owned else None)  # type: ignore[union-attr]
+
+
+def fetch(
+    context: Context,
+    keys: Sequence[bytes],
+    buffers: Sequence[Buffer] | None,
+    *,
+    verify: bool = True,
+) -> Protocol[list[Hit | Miss]]:
+    """Copy each object into its buffer (larger is fine), or with None into bytes of its own."""
+    results: list[Hit | Miss] = [Miss(MissReason.DEADLINE)] * len(keys)
+    wanted = [
+        _Wanted(i, key, buffer)
+        for i, (key, buffer) in enumerate(zip(keys, buffers or [None] * len(keys), strict=True))
+    ]
+    for want in wanted:
+        want.placement = context.state.cache.get(want.key)
+    corrupt: list[tuple[Placement, Replica]] = []
+    while wanted:
+        wanted = yield from _place(context, wanted, results)
+        if wanted:
+            wanted = yield from _read(context, wanted, results, corrupt, verify)
+        if context.left() <= 0:
+            break
+    for want in wanted:
+        results[want.index] = Miss(MissReason.DEADLINE)
+    hits = [i for i, result in enumerate(results) if isinstance(result, Hit)]
+    touch(context, [keys[i] for i in hits])
+    if corrupt:
+        yield from report(context, corrupt)
+    return results
+
+
+def touch(context: Context, keys: Sequence[bytes]) -> None:
+    """Log reads, last key first: the head of a chain ends up most recent."""
+    state, now = context.state, context.now()
+    for key in reversed(keys):
+        placement = state.cache.get(key)
+        if placement is not None:
+            state.touches.add(placement.row, placement.sequence, now)
+
+
+def _place(
+    context: Context, wanted: list[_Wanted], results: list[Hit | Miss]
+) -> Protocol[list[_Wanted]]:
+    """Give every wanted key a placement with an untried replica, or settle it as a miss."""
+    ready, ask_for = [], []
+    for want in wanted:
+        if want.placement is not None and want.next_replica() is not None:
+            ready.append(want)
+        elif want.looks < LOOKS_MAX:
+            ask_for.append(want)
+        else:
+            results[want.index] = Miss(want.reason)
+    if not ask_for:
+        return ready
+    answers = yield from lookup(context, [want.key for want in ask_for])
+    for want, answer in zip(ask_for, answers, strict=True):
+        want.looks += 1
+        if isinstance(answer, Miss):
+            results[want.index] = answer if want.looks == 1 else _worst(want, answer)
+            continue
+        want.placement = answer
+        if want.next_replica() is None:
+            results[want.index] = Miss(want.reason)
+        else:
+            ready.append(want)
+    ready.sort(key=lambda want: want.index)
+    return ready
+
+
+def _worst(want: _Wanted, answer: Miss) -> Miss:
+    """A read that failed for a reason of its own says that reason, not the later look's."""
+    if want.reason in (MissReason.CORRUPT, MissReason.UNREACHABLE):
+        return Miss(want.reason, answer.text)
+    return answer
+
+
+def _read(
+    context: Context,
+    wanted: list[_Wanted],
+    results: list[Hit | Miss],
+    corrupt: list[tuple[Placement, Replica]],
+    verify: bool,
+) -> Protocol[list[_Wanted]]:
+    groups: dict[int, tuple[Port, list[tuple[_Wanted, Replica]]]] = {}
+    for want in wanted:
+        replica = want.next_replica()
+        assert replica is not None
+        groups.setdefault(id(replica.port), (replica.port, []))[1].append((want, replica))
+    calls = []
+    for port, members in groups.values():
+        slots = np.array([replica.slot for _, replica in members], np.uint32)
+        generations = np.array([replica.generation for _, replica in members], np.uint64)
+        calls.append(
+            (port, ReadCall(slots, generations, [want.target() for want, _ in members], verify))
+        )
+    outcomes = yield from call_all(list(calls))
+    again = []
+    for (port, members), outcome in zip(groups.values(), outcomes, strict=True):
+        node = port.node
+        for (want, replica), status, size in zip(
+            members, outcome.status.tolist(), outcome.sizes.tolist(), strict=True
+        ):
+            if status == Status.OK:
+                results[want.index] = want.hit(size, node)
+                continue
+            if status == Status.BOUNDS:
+                results[want.index] = Miss(MissReason.BUFFER_TOO_SMALL)
+                continue
+            want.tried.add((replica.port.incarnation, replica.slot, replica.generation))
+            want.reason = _FAILURE.get(Status(status), MissReason.UNREACHABLE)
+            assert want.placement is not None
+            if status == Status.CORRUPT:
+                corrupt.append((want.placement, replica))
+            if status == Status.MOVED or want.next_replica() is None:
+                context.state.forget(want.key, want.placement)
+                want.placement = None
+            again.append(want)
+    return again
+
+
+def report(context: Context, corrupt: list[tuple[Placement, Replica]]) -> Protocol[None]:
+    """Tell the master which replicas failed their CRC, so that nobody reads them again."""
+    by_incarnation = {
+        endpoint.incarnation: segment for segment, endpoint in context.state.endpoints.items()
+    }
+    known = [(p, r) for p, r in corrupt if r.port.incarnation in by_incarnation]
+    message = m.Report(
+        np.array([p.row for p, _ in known], np.int32).tobytes(),
+        np.array([p.sequence for p, _ in known], np.uint64).tobytes(),
+        np.array([by_incarnation[r.port.incarnation] for _, r in known], np.uint16).tobytes(),
+        np.array([r.slot for _, r in known], np.uint32).tobytes(),
+        np.array([r.generation for _, r in known], np.uint64).tobytes(),
+    )
+    yield from ask(context, message)

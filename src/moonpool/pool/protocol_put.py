@@ -1,0 +1,387 @@
+"""Writing: reserve, write and seal at the agents, commit. Two phases, nothing visible in between.
+
+    reserve -> GRANTED -> PutCall at each replica's segment -> commit -> STORED
+            -> EXISTS / FULL / ...                 settled
+            -> IN_FLIGHT / WAIT_PARENT             await (bounded), then reserve again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from moonpool.pool import messages as m
+from moonpool.pool.columns import NO_SEGMENT, i32, pack_keys, u16, u64
+from moonpool.pool.ports import CLAIM_DTYPE, Buffer, Outcome, Port, PutCall, Status
+from moonpool.pool.protocol import (
+    Context,
+    MasterLost,
+    Pause,
+    Protocol,
+    ask,
+    call_all,
+    learn_topology,
+)
+from moonpool.pool.results import PutResult, PutStatus
+
+NO_PARENT = -1
+WRITE_TRIES_MAX = 4  # nodes tried for one replica before the put settles for fewer
+FULL_WAIT_S = 1.0  # how long a put waits for room before it says full
+
+
+@dataclass(frozen=True, slots=True)
+class PutOptions:
+    replicas: int = 1
+    min_replicas: int = 0  # 0: all of them
+    pin: int = 0
+    expiry_ms: int = 0
+    tenant: int = 0
+    chain: bool = False
+    replace: bool = False
+    prefer_segment: int = -1
+
+
+@dataclass(slots=True)
+class PutItem:
+    """One object of a batch. `parent`: index of an earlier item, or NO_PARENT."""
+
+    key: bytes
+    source: Buffer
+    size: int
+    parent: int = NO_PARENT
+    outside_parent: bytes | None = None
+    result: PutResult | None = None
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A granted reservation and the replicas sealed under it so far."""
+
+    item: int
+    row: int
+    attempt: int
+    segments: list[int]
+    sealed: list[tuple[int, int, int]]  # segment, slot, generation
+    crc: int = 0
+    why: str = ""
+
+
+_SETTLED = {
+    m.PutStatus.EXISTS: PutStatus.EXISTS,
+    m.PutStatus.PARENT_MISSING: PutStatus.PARENT_MISSING,
+    m.PutStatus.TOO_BIG: PutStatus.TOO_LARGE,
+    m.PutStatus.INVALID: PutStatus.INVALID,
+}
+_AGAIN = {
+    m.PutStatus.FULL: PutStatus.FULL,
+    m.PutStatus.RECOVERING: PutStatus.RECOVERING,
+    m.PutStatus.NO_NODE: PutStatus.UNREACHABLE,
+}
+
+
+@dataclass(slots=True)
+class Round:
+    """What one reservation granted, what others are writing, and what may be granted later."""
+
+    attempts: list[Attempt]
+    waiting: list[int]
+    later: dict[int, PutStatus]
+
+
+def store(
+    context: Context, items: list[PutItem], options: PutOptions, *, wait_s: float
+) -> Protocol[list[PutResult]]:
+    """Put a batch. `wait_s` bounds the wait for keys that others are writing."""
+    full_until = context.now() + FULL_WAIT_S
+    wait_until = context.now() + wait_s
+    todo = list(range(len(items)))
+    why: dict[int, PutStatus] = {}
+    while todo and context.left() > 0:
+        granted = yield from reserve(context, items, todo, options)
+        if isinstance(granted, MasterLost):
+            _settle(items, todo, PutStatus.UNREACHABLE, granted.text)
+            break
+        why = granted.later
+        yield from write(context, items, granted.attempts, options)
+        redo = yield from commit(context, items, granted.attempts, options)
+        if granted.waiting:
+            yield from _await(context, items, granted.waiting, wait_until)
+        todo = sorted(redo + [i for i in granted.waiting if items[i].result is None] + list(why))
+        if why and not redo and not granted.waiting:
+            if context.now() >= full_until:
+                break
+            yield Pause(0.01)
+    for i, item in enumerate(items):
+        if item.result is None:
+            item.result = PutResult(why.get(i, PutStatus.UNREACHABLE), 0, "the deadline passed")
+    return [item.result for item in items if item.result is not None]
+
+
+def _settle(items: list[PutItem], which: Sequence[int], status: PutStatus, text: str) -> None:
+    for i in which:
+        items[i].result = PutResult(status, 0, text)
+
+
+def _reserve_message(
+    context: Context, items: list[PutItem], todo: list[int], options: PutOptions
+) -> m.Reserve:
+    position = {item: at for at, item in enumerate(todo)}
+    parents, outside = [], []
+    for i in todo:
+        item = items[i]
+        key = item.outside_parent
+        if item.parent != NO_PARENT:
+            if item.parent in position:
+                parents.append(position[item.parent])
+                continue
+            key = items[item.parent].key
+        if key is None:
+            parents.append(NO_PARENT)
+        else:
+            parents.append(-2 - len(outside))
+            outside.append(key)
+    return m.Reserve(
+        pack_keys([items[i].key for i in todo]),
+        np.array([items[i].size for i in todo], np.uint64).tobytes(),
+        np.array(parents, np.int32).tobytes(),
+        pack_keys(outside),
+        options.replicas,
+        options.min_replicas,
+        options.pin,
+        options.expiry_ms,
+        options.tenant,
+        options.chain,
+        options.replace,
+        options.prefer_segment,
+        context.state.touches.take(),
+    )
+
+
+def reserve(
+    context: Context, items: list[PutItem], todo: list[int], options: PutOptions
+) -> Protocol[Round | MasterLost]:
+    """One reservation round."""
+    reply = yield from ask(context, _reserve_message(context, items, todo, options))
+    if isinstance(reply, MasterLost):
+        return reply
+    if not isinstance(reply, m.Reserved):
+        return MasterLost(f"unexpected answer {reply!r}", refused=True)
+    if not (yield from learn_topology(context, reply.topology_version)):
+        return MasterLost("the master went away")
+    context.state.term = reply.term
+    rows, numbers = i32(reply.row).tolist(), u64(reply.attempt).tolist()
+    segments = u16(reply.segments).reshape(len(todo), -1).tolist()
+    granted = Round([], [], {})
+    for at, (i, byte) in enumerate(zip(todo, reply.status, strict=True)):
+        status = m.PutStatus(byte)
+        if status == m.PutStatus.GRANTED:
+            chosen = [segment for segment in segments[at] if segment != NO_SEGMENT]
+            granted.attempts.append(Attempt(i, rows[at], numbers[at], chosen, []))
+        elif status in (m.PutStatus.IN_FLIGHT, m.PutStatus.WAIT_PARENT):
+            granted.waiting.append(i)
+        elif status in _AGAIN:
+            granted.later[i] = _AGAIN[status]
+        else:
+            items[i].result = PutResult(_SETTLED.get(status, PutStatus.INVALID))
+    return granted
+
+
+def claim_records(
+    items: list[PutItem], attempts: list[Attempt], options: PutOptions, term: int
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.void]], bytes]:
+    """The claim of each attempt: CLAIM_DTYPE records, and keys with parents back to back."""
+    records = np.zeros(len(attempts), CLAIM_DTYPE)
+    parts = []
+    for i, attempt in enumerate(attempts):
+        item = items[attempt.item]
+        parent = b""
+        if item.parent != NO_PARENT:
+            parent = items[item.parent].key
+        elif item.outside_parent is not None:
+            parent = item.outside_parent
+        records[i] = (
+            item.size,
+            term,
+            attempt.attempt,
+            options.expiry_ms,
+            options.tenant,
+            len(item.key),
+            len(parent),
+            options.replicas,
+            options.pin,
+            0,
+            0,
+        )
+        parts += (item.key, parent)
+    return records, b"".join(parts)
+
+
+def write(
+    context: Context, items: list[PutItem], attempts: list[Attempt], options: PutOptions
+) -> Protocol[None]:
+    """Write every replica of every attempt; a segment that fails is replaced by another offer."""
+    for _ in range(WRITE_TRIES_MAX):
+        by_segment: dict[int, list[Attempt]] = {}
+        for attempt in attempts:
+            for segment in attempt.segments:
+                by_segment.setdefault(segment, []).append(attempt)
+            attempt.segments = []
+        failed = yield from _write_once(context, items, by_segment, options)
+        if not failed or context.left() <= 0:
+            return
+        yield from _reoffer(context, failed)
+
+
+def _write_once(
+    context: Context,
+    items: list[PutItem],
+    by_segment: dict[int, list[Attempt]],
+    options: PutOptions,
+) -> Protocol[list[tuple[Attempt, int, Status]]]:
+    term = context.state.term
+    calls: list[tuple[Port, PutCall]] = []
+    order: list[tuple[int, list[Attempt]]] = []
+    failed: list[tuple[Attempt, int, Status]] = []
+    for segment, members in by_segment.items():
+        port = context.state.port(segment)
+        if port is None:
+            failed += [(attempt, segment, Status.UNREACHABLE) for attempt in members]
+            continue
+        records, blob = claim_records(items, members, options, term)
+        sources = [items[attempt.item].source for attempt in members]
+        calls.append((port, PutCall(records, blob, term, sources)))
+        order.append((segment, members))
+    outcomes = yield from call_all(list(calls))
+    for (segment, members), outcome in zip(order, outcomes, strict=True):
+        failed += _take(segment, members, outcome)
+    return failed
+
+
+def _take(
+    segment: int, members: list[Attempt], outcome: Outcome
+) -> list[tuple[Attempt, int, Status]]:
+    failed = []
+    columns = zip(
+        members,
+        outcome.status.tolist(),
+        outcome.slots.tolist(),
+        outcome.generations.tolist(),
+        outcome.crcs.tolist(),
+        strict=True,
+    )
+    for attempt, status, slot, generation, crc in columns:
+        if status == Status.OK:
+            attempt.sealed.append((segment, slot, generation))
+            attempt.crc = crc
+        else:
+            attempt.why = f"{Status(status).name.lower()} {outcome.text}".strip()
+            failed.append((attempt, segment, Status(status)))
+    return failed
+
+
+def _reoffer(context: Context, failed: list[tuple[Attempt, int, Status]]) -> Protocol[None]:
+    """No space is a matter of moments (memory drains): the same segment again. Else another."""
+    crowded = [(a, s) for a, s, status in failed if status in (Status.NO_SPACE, Status.NO_SLOT)]
+    lost = [(a, s) for a, s, status in failed if status not in (Status.NO_SPACE, Status.NO_SLOT)]
+    for attempt, segment in crowded:
+        attempt.segments.append(segment)
+    if crowded:
+        yield Pause(0.005)
+    if not lost:
+        return
+    message = m.Reoffer(
+        np.array([a.row for a, _ in lost], np.int32).tobytes(),
+        np.array([a.attempt for a, _ in lost], np.uint64).tobytes(),
+        np.array([s for _, s in lost], np.uint16).tobytes(),
+    )
+    reply = yield from ask(context, message)
+    if not isinstance(reply, m.Reoffered):
+        return
+    yield from learn_topology(context, reply.topology_version)
+    for (attempt, _), segment in zip(lost, u16(reply.segments).tolist(), strict=True):
+        if segment != NO_SEGMENT:
+            attempt.segments.append(segment)
+
+
+def commit(
+    context: Context, items: list[PutItem], attempts: list[Attempt], options: PutOptions
+) -> Protocol[list[int]]:
+    """Make what is sealed visible; what is not is aborted. Returns items to put again."""
+    least = options.min_replicas or options.replicas
+    good = [attempt for attempt in attempts if len(attempt.sealed) >= min(least, options.replicas)]
+    bad = [attempt for attempt in attempts if attempt not in good]
+    if bad:
+        yield from abort(context, bad)
+        for attempt in bad:
+            full = attempt.why.startswith(("no_space", "no_slot"))
+            status = PutStatus.FULL if full else PutStatus.UNREACHABLE
+            items[attempt.item].result = PutResult(status, 0, attempt.why)
+    if not good:
+        return []
+    reply = yield from ask(context, commit_message(context, good))
+    if isinstance(reply, m.Committed):
+        return _committed(items, good, reply)
+    # The answer is lost: a sealed put may be found committed, so ask for its key again.
+    return [attempt.item for attempt in good]
+
+
+def commit_message(context: Context, attempts: list[Attempt]) -> m.Commit:
+    flat = [replica for attempt in attempts for replica in attempt.sealed]
+    return m.Commit(
+        context.state.term,
+        np.array([a.row for a in attempts], np.int32).tobytes(),
+        np.array([a.attempt for a in attempts], np.uint64).tobytes(),
+        np.array([a.crc for a in attempts], np.uint32).tobytes(),
+        m.ReplicaColumn(
+            np.array([len(a.sealed) for a in attempts], np.uint8).tobytes(),
+            np.array([segment for segment, _, _ in flat], np.uint16).tobytes(),
+            np.array([slot for _, slot, _ in flat], np.uint32).tobytes(),
+            np.array([generation for _, _, generation in flat], np.uint64).tobytes(),
+        ),
+    )
+
+
+def _committed(items: list[PutItem], good: list[Attempt], reply: m.Committed) -> list[int]:
+    again = []
+    for attempt, status in zip(good, reply.status, strict=True):
+        item = items[attempt.item]
+        if status == m.PutStatus.COMMITTED:
+            item.result = PutResult(PutStatus.STORED, len(attempt.sealed))
+        elif status == m.PutStatus.STALE_TERM:
+            again.append(attempt.item)
+        elif status == m.PutStatus.PARENT_MISSING:
+            item.result = PutResult(PutStatus.PARENT_MISSING)
+        elif status == m.PutStatus.EXISTS:
+            item.result = PutResult(PutStatus.EXISTS)
+        else:
+            text = f"the commit was answered {m.PutStatus(status).name.lower()}"
+            item.result = PutResult(PutStatus.LOST, 0, text)
+    return again
+
+
+def abort(context: Context, attempts: list[Attempt]) -> Protocol[None]:
+    message = m.Abort(
+        np.array([a.row for a in attempts], np.int32).tobytes(),
+        np.array([a.attempt for a in attempts], np.uint64).tobytes(),
+    )
+    yield from ask(context, message)
+
+
+def _await(
+    context: Context, items: list[PutItem], waiting: list[int], wait_until: float
+) -> Protocol[None]:
+    """Wait until the keys others write are settled, or say in flight. The own keys are settled."""
+    left = min(wait_until, context.deadline) - context.now()
+    if left > 0:
+        keys = pack_keys([items[i].key for i in waiting])
+        reply = yield from ask(context, m.Await(keys, int(left * 1000)))
+        if isinstance(reply, m.Awaited):
+            for i, status in zip(waiting, reply.status, strict=True):
+                if status == m.AwaitStatus.COMMITTED:
+                    items[i].result = PutResult(PutStatus.EXISTS)
+                elif status == m.AwaitStatus.TIMEOUT:
+                    items[i].result = PutResult(PutStatus.IN_FLIGHT)
+            return
+    _settle(items, waiting, PutStatus.IN_FLIGHT, "")
