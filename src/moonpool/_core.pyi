@@ -1,12 +1,37 @@
 """Types of Moonpool's native core. Each room keeps its own section, in the order of module.cpp."""
 
+from typing import Any, TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
+# What has the buffer protocol; mypy sees numpy's own only from Python 3.12 on.
+_Buffer: TypeAlias = Buffer | npt.NDArray[Any]
+
 # ---- crc: CRC-32C and copies that compute it ----
 
-def crc32c(data: Buffer, seed: int = 0) -> int: ...
+def crc32c(data: _Buffer, seed: int = 0) -> int:
+    """CRC-32C of a C-contiguous buffer; `seed` is the CRC of the bytes before it."""
+
+def crc32c_with(implementation: str, data: _Buffer, seed: int = 0) -> int:
+    """The same by a named implementation. ValueError: this CPU does not have it."""
+
+def crc32c_combine(crc_a: int, crc_b: int, size_b: int) -> int:
+    """CRC-32C of a + b from the CRC of each and the length of b in bytes."""
+
+def crc32c_implementation() -> str:
+    """Name of the implementation in use, the fastest this CPU has."""
+
+def crc32c_implementations() -> list[str]:
+    """All that this CPU can run, fastest first; the last is "portable"."""
+
+def copy_crc32c(dst: _Buffer, src: _Buffer, seed: int = 0) -> int:
+    """Copies `src` to the start of `dst`; the CRC-32C of the copied bytes, continuing `seed`.
+
+    ValueError: `dst` is smaller, or the two overlap. BufferError: `dst` is read-only.
+    The GIL is released; the source is read once.
+    """
 
 # ---- table: the catalog's row table (mechanism only, no policy, one thread) ----
 #
