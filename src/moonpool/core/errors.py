@@ -146,7 +146,7 @@ class ProtocolMismatch(TransferError):
 
 
 class BadFrame(TransferError):
-    """The peer sent bytes that are no frame: truncated, oversized or garbage."""
+    """The peer sent bytes that are no frame of ours: oversized, out of turn or garbage."""
 
 
 class Corrupt(TransferError):

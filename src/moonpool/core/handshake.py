@@ -1,0 +1,172 @@
+"""Who may speak: a challenge answered by an HMAC of the token, both ways, before any message.
+
+    client                                 server
+      HELLO      nonce, role, name    ->
+                                      <-     CHALLENGE  nonce
+      PROOF      mac of the client    ->     checks it: the client holds the token
+                                      <-     WELCOME    mac of the server, name, or REFUSAL
+      checks it: the server holds the token too
+
+Each mac covers a label of its side and both first payloads, so that it can be neither replayed
+nor reflected. Pure state machines: frames in, frames out; nonces are arguments.
+"""
+
+import hashlib
+import hmac
+from typing import Literal, TypeVar
+
+import msgspec
+
+from moonpool.core.errors import (
+    BadFrame,
+    MoonpoolError,
+    ProtocolMismatch,
+    Refused,
+    error_from_code,
+)
+from moonpool.core.wire import Frame, Kind
+
+NONCE_BYTES = 32
+NAME_BYTES_MAX = 256
+
+Role = Literal["client", "node", "standby"]
+
+
+class Hello(msgspec.Struct, array_like=True, frozen=True):
+    """Who connects. `software` is its release, for messages only."""
+
+    nonce: bytes
+    role: Role
+    name: str
+    software: str
+
+
+class Challenge(msgspec.Struct, array_like=True, frozen=True):
+    nonce: bytes
+
+
+class Proof(msgspec.Struct, array_like=True, frozen=True):
+    mac: bytes
+
+
+class Welcome(msgspec.Struct, array_like=True, frozen=True):
+    mac: bytes
+    name: str
+    software: str
+
+
+class Refusal(msgspec.Struct, array_like=True, frozen=True):
+    """Why not: `code` names a class of core.errors."""
+
+    code: str
+    text: str
+
+
+T = TypeVar("T")
+
+
+def prove(token: str, side: Literal["client", "server"], hello: bytes, challenge: bytes) -> bytes:
+    """HMAC-SHA256 under the token over the side and both payloads, each with its length."""
+    text = b"moonpool-handshake-1 " + side.encode()
+    for payload in (hello, challenge):
+        text += len(payload).to_bytes(4, "little") + payload
+    return hmac.new(token.encode(), text, hashlib.sha256).digest()
+
+
+class ClientHandshake:
+    """States: new -> said hello -> proved -> welcomed. Any error ends it; close the connection."""
+
+    def __init__(self, token: str, role: Role, name: str, software: str, nonce: bytes) -> None:
+        self._token = token
+        self._hello = msgspec.msgpack.encode(Hello(_checked(nonce), role, name, software))
+        self._challenge = b""
+        self.welcome: Welcome | None = None
+
+    def start(self) -> Frame:
+        return Frame(Kind.HELLO, self._hello)
+
+    def receive(self, frame: Frame) -> Frame | None:
+        """The answer to `frame`, None once welcomed. Raises what the server refused with, Refused
+        when the server does not know the token, BadFrame for frames out of turn."""
+        if frame.kind == Kind.REFUSAL:
+            raise _refused(_decode(frame, Refusal))
+        if frame.kind == Kind.CHALLENGE and not self._challenge:
+            _checked(_decode(frame, Challenge).nonce)
+            self._challenge = frame.payload
+            mac = prove(self._token, "client", self._hello, self._challenge)
+            return Frame(Kind.PROOF, msgspec.msgpack.encode(Proof(mac)))
+        if frame.kind == Kind.WELCOME and self._challenge and self.welcome is None:
+            self._finish(_decode(frame, Welcome))
+            return None
+        raise BadFrame(f"handshake: the server sent {frame.kind.name} out of turn")
+
+    def _finish(self, welcome: Welcome) -> None:
+        mac = prove(self._token, "server", self._hello, self._challenge)
+        if not hmac.compare_digest(mac, welcome.mac):
+            raise Refused("the server does not know the token; is the address the right one?")
+        self.welcome = welcome
+
+
+class ServerHandshake:
+    """States: waiting for hello -> challenged -> accepted. Any error ends it: send `refusal` of
+    the error, then close the connection."""
+
+    def __init__(self, token: str, name: str, software: str, nonce: bytes) -> None:
+        self._token = token
+        self._name = name
+        self._software = software
+        self._challenge = msgspec.msgpack.encode(Challenge(_checked(nonce)))
+        self._hello_payload = b""
+        self.hello: Hello | None = None
+        self.accepted = False
+
+    def receive(self, frame: Frame) -> Frame:
+        """The answer to `frame`; `accepted` is true once the answer is the welcome.
+
+        Raises Refused (wrong token) and BadFrame (out of turn, malformed).
+        """
+        if frame.kind == Kind.HELLO and self.hello is None:
+            self.hello = _decode(frame, Hello)
+            _checked(self.hello.nonce)
+            if len(self.hello.name.encode()) > NAME_BYTES_MAX:
+                raise BadFrame(f"handshake: the peer's name is over {NAME_BYTES_MAX} bytes")
+            self._hello_payload = frame.payload
+            return Frame(Kind.CHALLENGE, self._challenge)
+        if frame.kind == Kind.PROOF and self.hello is not None and not self.accepted:
+            return self._judge(_decode(frame, Proof))
+        raise BadFrame(f"handshake: the client sent {frame.kind.name} out of turn")
+
+    def _judge(self, proof: Proof) -> Frame:
+        mac = prove(self._token, "client", self._hello_payload, self._challenge)
+        if not hmac.compare_digest(mac, proof.mac):
+            raise Refused("wrong token; set MOONPOOL_TOKEN to the token of the cluster")
+        self.accepted = True
+        mac = prove(self._token, "server", self._hello_payload, self._challenge)
+        welcome = Welcome(mac, self._name, self._software)
+        return Frame(Kind.WELCOME, msgspec.msgpack.encode(welcome))
+
+
+def refusal(error: MoonpoolError) -> Frame:
+    """The frame that tells the peer why, before the connection is closed."""
+    return Frame(Kind.REFUSAL, msgspec.msgpack.encode(Refusal(error.code, str(error))))
+
+
+def _refused(told: Refusal) -> MoonpoolError:
+    # A stranger wrote this: of our tree it may raise only what a server can say at the door.
+    error = error_from_code(told.code, told.text)
+    if isinstance(error, Refused | ProtocolMismatch | BadFrame):
+        return error
+    return Refused(f"the server refused the connection: {told.text}")
+
+
+def _checked(nonce: bytes) -> bytes:
+    if len(nonce) != NONCE_BYTES:
+        raise BadFrame(f"handshake: a nonce of {len(nonce)} bytes, it takes {NONCE_BYTES}")
+    return nonce
+
+
+def _decode(frame: Frame, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(frame.payload, type=kind)
+    except msgspec.MsgspecError as error:
+        raise BadFrame(f"handshake: a {frame.kind.name} frame is malformed: {error}") from None

@@ -1,0 +1,122 @@
+"""Frames over a blocking socket: what the sync client and the command line talk through.
+
+Every call has a deadline; no wait spins. One thread at a time uses a stream.
+"""
+
+import socket
+
+from moonpool.core.clock import Clock, Deadline, SystemClock
+from moonpool.core.errors import Closed, DeadlineExceeded, Unreachable
+from moonpool.core.wire import (
+    HEADER_BYTES,
+    MAX_FRAME,
+    Frame,
+    Header,
+    Kind,
+    check_payload,
+    cut_short,
+    decode_header,
+    encode_frame,
+)
+
+_READ_BYTES = 64 << 10
+
+
+class FrameStream:
+    """Owns `sock`. A send that fails half-way, and every broken rule of the peer, closes it; a
+    receive whose deadline passes does not, the rest of the frame is taken up by the next one."""
+
+    def __init__(
+        self, sock: socket.socket, clock: Clock | None = None, max_frame: int = MAX_FRAME
+    ) -> None:
+        self.max_frame = max_frame
+        self._sock = sock
+        self._clock = clock or SystemClock()
+        self._buffer = bytearray(_READ_BYTES)
+        self._start = self._end = 0  # received and not yet taken: _buffer[_start:_end]
+        self._header: Header | None = None
+        self._closed = False
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        self._closed = True
+        self._sock.close()
+
+    def send(self, kind: Kind, payload: bytes, deadline: Deadline) -> None:
+        """Send one frame. Raises BadFrame (too large; the stream stays usable), DeadlineExceeded,
+        Unreachable, Closed."""
+        frame = encode_frame(kind, payload, self.max_frame)
+        self._arm(deadline, "send")
+        try:
+            self._sock.sendall(frame)
+        except TimeoutError as error:
+            self.close()
+            raise DeadlineExceeded("send: the peer did not take the frame in time") from error
+        except OSError as error:
+            self.close()
+            raise Unreachable(f"send: the connection broke: {error}") from error
+
+    def recv(self, deadline: Deadline) -> Frame:
+        """The next frame. Raises DeadlineExceeded (call again to go on waiting), Unreachable,
+        BadFrame, ProtocolMismatch, Corrupt, Closed."""
+        try:
+            if self._header is None:
+                self._fill(HEADER_BYTES, deadline)
+                self._header = decode_header(self._buffer, self._start, self.max_frame)
+                self._start += HEADER_BYTES
+            header = self._header
+            self._fill(header.length, deadline)
+            stop = self._start + header.length
+            with memoryview(self._buffer) as view:
+                payload = bytes(view[self._start : stop])
+            self._start, self._header = stop, None
+            return check_payload(header, payload)
+        except (DeadlineExceeded, Closed):
+            raise
+        except Exception:
+            self.close()
+            raise
+
+    def _fill(self, wanted: int, deadline: Deadline) -> None:
+        """Receive until `wanted` bytes (checked against max_frame) lie in the buffer."""
+        if self._end - self._start < wanted:
+            self._make_room(wanted)
+        while self._end - self._start < wanted:
+            with memoryview(self._buffer) as view:
+                got = self._recv_into(view[self._end :], deadline)
+            if got == 0:
+                raise self._ended()
+            self._end += got
+
+    def _make_room(self, wanted: int) -> None:
+        kept = self._buffer[self._start : self._end]
+        if wanted > len(self._buffer) or len(self._buffer) > _READ_BYTES >= wanted:
+            self._buffer = bytearray(max(wanted, _READ_BYTES))
+        self._buffer[: len(kept)] = kept
+        self._start, self._end = 0, len(kept)
+
+    def _recv_into(self, space: memoryview, deadline: Deadline) -> int:
+        self._arm(deadline, "receive")
+        try:
+            return self._sock.recv_into(space)
+        except TimeoutError as error:
+            raise DeadlineExceeded("receive: the peer did not answer in time") from error
+        except OSError as error:
+            raise Unreachable(f"receive: the connection broke: {error}") from error
+
+    def _ended(self) -> Unreachable:
+        got = self._end - self._start + (HEADER_BYTES if self._header else 0)
+        return (
+            cut_short(got, self._header) if got else Unreachable("the peer closed the connection")
+        )
+
+    def _arm(self, deadline: Deadline, what: str) -> None:
+        if self._closed:
+            raise Closed(f"{what}: this connection was closed; connect again")
+        self._sock.settimeout(deadline.check(self._clock.monotonic(), what))

@@ -1,0 +1,128 @@
+"""Who may speak: right and wrong tokens, replays, frames out of turn, random frames."""
+
+import random
+
+import msgspec
+import pytest
+
+from moonpool.core.errors import BadFrame, MoonpoolError, PoolFull, ProtocolMismatch, Refused
+from moonpool.core.handshake import (
+    ClientHandshake,
+    Proof,
+    ServerHandshake,
+    Welcome,
+    prove,
+    refusal,
+)
+from moonpool.core.wire import Frame, Kind
+
+GOLDEN_PROOF = "536716b05779bf49bfccce7ddba43fdfb2867abd30258bdb3649a9d49eee81a6"
+
+
+def client(token: str = "t", nonce: bytes = b"c" * 32) -> ClientHandshake:
+    return ClientHandshake(token, "client", "me", "0.1.0", nonce)
+
+
+def server(token: str = "t", nonce: bytes = b"s" * 32) -> ServerHandshake:
+    return ServerHandshake(token, "master", "0.1.0", nonce)
+
+
+def shake(left: ClientHandshake, right: ServerHandshake) -> None:
+    frame: Frame | None = left.start()
+    while frame is not None:
+        frame = left.receive(right.receive(frame))
+
+
+@pytest.mark.parametrize("token", ["", "t", "ключ"])
+def test_the_same_token(token: str) -> None:
+    left, right = client(token), server(token)
+    shake(left, right)
+    assert right.accepted
+    assert right.hello is not None and (right.hello.role, right.hello.name) == ("client", "me")
+    assert left.welcome is not None and left.welcome.name == "master"
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("a", "b"), ("", "b"), ("a", "")])
+def test_another_token(ours: str, theirs: str) -> None:
+    right = server(theirs)
+    with pytest.raises(Refused, match="MOONPOOL_TOKEN"):
+        shake(client(ours), right)
+    assert not right.accepted
+
+
+def test_golden_proof() -> None:
+    assert prove("token", "client", b"hello", b"challenge").hex() == GOLDEN_PROOF
+
+
+def test_a_recorded_proof_does_not_open_another_connection() -> None:
+    left, first = client(), server(nonce=b"1" * 32)
+    proof = left.receive(first.receive(left.start()))
+    second = server(nonce=b"2" * 32)
+    second.receive(left.start())
+    assert proof is not None
+    with pytest.raises(Refused):
+        second.receive(proof)
+
+
+def test_a_reflected_proof_does_not_convince_the_client() -> None:
+    left, right = client(), server()
+    proof = left.receive(right.receive(left.start()))
+    assert proof is not None
+    mac = msgspec.msgpack.decode(proof.payload, type=Proof).mac
+    welcome = msgspec.msgpack.encode(Welcome(mac, "impostor", "0.1.0"))
+    with pytest.raises(Refused, match="does not know the token"):
+        left.receive(Frame(Kind.WELCOME, welcome))
+
+
+def test_a_welcome_without_a_challenge() -> None:
+    with pytest.raises(BadFrame, match="WELCOME out of turn"):
+        client().receive(Frame(Kind.WELCOME, b""))
+
+
+def test_a_message_before_the_proof() -> None:
+    with pytest.raises(BadFrame, match="MESSAGE out of turn"):
+        server().receive(Frame(Kind.MESSAGE, b""))
+
+
+def test_a_second_hello() -> None:
+    right = server()
+    right.receive(client().start())
+    with pytest.raises(BadFrame, match="HELLO out of turn"):
+        right.receive(client().start())
+
+
+def test_the_refusal_names_its_reason() -> None:
+    with pytest.raises(ProtocolMismatch, match="speaks 2"):
+        client().receive(refusal(ProtocolMismatch("speaks 2")))
+
+
+def test_a_stranger_cannot_raise_what_it_likes() -> None:
+    with pytest.raises(Refused, match="refused the connection: no room"):
+        client().receive(refusal(PoolFull("no room")))
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_nonces_have_one_size(size: int) -> None:
+    with pytest.raises(BadFrame, match="nonce"):
+        client(nonce=b"x" * size)
+    with pytest.raises(BadFrame, match="nonce"):
+        server(nonce=b"x" * size)
+
+
+def test_an_endless_name_is_refused() -> None:
+    left = ClientHandshake("t", "client", "n" * 300, "0.1.0", b"c" * 32)
+    with pytest.raises(BadFrame, match="name"):
+        server().receive(left.start())
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_random_frames_end_in_typed_errors(seed: int) -> None:
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    left, right = client(), server()
+    right.receive(left.start())
+    frame = Frame(rng.choice(list(Kind)), rng.randbytes(rng.randrange(60)))
+    for end in (left, right):
+        with pytest.raises(MoonpoolError):
+            end.receive(frame)
+    assert not right.accepted and left.welcome is None
