@@ -1,0 +1,240 @@
+"""A connection to the master, asyncio and blocking: handshake, requests with replies, pushes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+
+import msgspec
+
+import moonpool
+from moonpool.core.address import parse_address
+from moonpool.core.clock import Clock, Deadline, SystemClock
+from moonpool.core.errors import (
+    BadFrame,
+    Closed,
+    DeadlineExceeded,
+    MoonpoolError,
+    ProtocolMismatch,
+    Unreachable,
+)
+from moonpool.core.handshake import NONCE_BYTES, ClientHandshake, Role
+from moonpool.core.host import host_id
+from moonpool.core.stream import FrameStream
+from moonpool.core.wire import MAX_FRAME, Frame, FrameDecoder, Kind, encode_frame
+from moonpool.pool import messages as m
+
+CONNECT_S = 2.0
+
+
+def _handshake(token: str, role: Role, name: str) -> ClientHandshake:
+    nonce = os.urandom(NONCE_BYTES)
+    return ClientHandshake(token, role, name, moonpool.__version__, nonce, host_id())
+
+
+def decode_message(frame: Frame) -> m.Envelope:
+    """Raises BadFrame and ProtocolMismatch."""
+    if frame.kind is not Kind.MESSAGE:
+        raise BadFrame(f"a {frame.kind.name} frame where a message belongs")
+    try:
+        envelope = m.decode(frame.payload)
+    except msgspec.MsgspecError as error:
+        raise BadFrame(f"a message that cannot be read: {error}") from None
+    if envelope.version != m.PROTOCOL_VERSION:
+        raise ProtocolMismatch(
+            f"message version {envelope.version}; this side speaks {m.PROTOCOL_VERSION}"
+        )
+    return envelope
+
+
+class BlockingLink:
+    """One request at a time over a blocking socket: the fastest round trip. One thread uses it."""
+
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        name: str,
+        deadline: Deadline,
+        role: Role = "client",
+        clock: Clock | None = None,
+    ) -> None:
+        """Connects and proves the token. Raises Unreachable, Refused, ProtocolMismatch, ..."""
+        self._clock = clock or SystemClock()
+        self._next = 1
+        host, port = parse_address(address)
+        left = min(CONNECT_S, deadline.check(self._clock.monotonic(), f"connect to {address}"))
+        try:
+            sock = socket.create_connection((host, port), timeout=left)
+        except OSError as error:
+            raise Unreachable(
+                f"no master at {address} ({error}); is it running? moonpool up starts one"
+            ) from error
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._stream = FrameStream(sock, self._clock)
+        try:
+            self._shake(_handshake(token, role, name), deadline)
+        except BaseException:
+            self._stream.close()
+            raise
+
+    def _shake(self, handshake: ClientHandshake, deadline: Deadline) -> None:
+        frame: Frame | None = handshake.start()
+        while frame is not None:
+            self._stream.send(frame.kind, frame.payload, deadline)
+            frame = handshake.receive(self._stream.recv(deadline))
+
+    def request(self, message: m.ClientRequest, deadline: Deadline) -> m.Message:
+        """Send and wait for the reply. After DeadlineExceeded the link is closed: a late reply
+        must not be taken for the next one's."""
+        number = self._next
+        self._next += 1
+        left = deadline.left_ms(self._clock.monotonic())
+        try:
+            self._stream.send(Kind.MESSAGE, m.encode(message, number, left), deadline)
+            envelope = decode_message(self._stream.recv(deadline))
+        except DeadlineExceeded:
+            self.close()
+            raise
+        if envelope.id != number:
+            self.close()
+            raise BadFrame(f"the master answered request {envelope.id}, not {number}")
+        return envelope.body
+
+    def tell(self, message: m.ClientRequest, deadline: Deadline) -> None:
+        """Send without asking for a reply."""
+        self._stream.send(Kind.MESSAGE, m.encode(message, 0), deadline)
+
+    @property
+    def closed(self) -> bool:
+        return self._stream.closed
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class AsyncLink(asyncio.Protocol):
+    """Many requests at a time on one connection; pushes go to `on_push`."""
+
+    def __init__(
+        self,
+        handshake: ClientHandshake,
+        on_push: Callable[[m.Message], None] | None = None,
+    ) -> None:
+        self._handshake: ClientHandshake | None = handshake
+        self._on_push = on_push
+        self._decoder = FrameDecoder(MAX_FRAME)
+        self._transport: asyncio.Transport | None = None
+        self._replies: dict[int, asyncio.Future[m.Message]] = {}
+        self._next = 1
+        loop = asyncio.get_running_loop()
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self.lost: asyncio.Future[None] = loop.create_future()
+
+    @classmethod
+    async def connect(
+        cls,
+        address: str,
+        token: str,
+        name: str,
+        role: Role = "client",
+        on_push: Callable[[m.Message], None] | None = None,
+        timeout_s: float = CONNECT_S,
+    ) -> AsyncLink:
+        """Raises Unreachable, Refused, ProtocolMismatch, DeadlineExceeded."""
+        host, port = parse_address(address)
+        loop = asyncio.get_running_loop()
+        link = cls(_handshake(token, role, name), on_push)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await loop.create_connection(lambda: link, host, port)
+                await link.ready
+        except TimeoutError as error:
+            link.close()
+            raise DeadlineExceeded(f"no answer from {address} within {timeout_s:g} s") from error
+        except MoonpoolError:
+            link.close()
+            raise
+        except OSError as error:
+            raise Unreachable(f"no master at {address} ({error}); is it running?") from error
+        return link
+
+    async def request(self, message: m.ClientRequest, timeout_s: float) -> m.Message:
+        number = self._next
+        self._next += 1
+        future: asyncio.Future[m.Message] = asyncio.get_running_loop().create_future()
+        self._replies[number] = future
+        try:
+            self._send(message, number, max(1, int(timeout_s * 1000)))
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError as error:
+            raise DeadlineExceeded("the master did not answer in time") from error
+        finally:
+            self._replies.pop(number, None)
+
+    def tell(self, message: m.Message) -> None:
+        """Send without asking for a reply."""
+        self._send(message, 0, 0)
+
+    def _send(self, message: m.Message, number: int, left_ms: int) -> None:
+        if self._transport is None or self._transport.is_closing():
+            raise Closed("the connection to the master is closed")
+        self._transport.write(encode_frame(Kind.MESSAGE, m.encode(message, number, left_ms)))
+
+    @property
+    def closed(self) -> bool:
+        return self.lost.done()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # --- asyncio.Protocol -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        assert self._handshake is not None
+        first = self._handshake.start()
+        transport.write(encode_frame(first.kind, first.payload))
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._decoder.feed(data):
+                self._frame(frame)
+        except MoonpoolError as error:
+            self._fail(error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(Unreachable("the connection to the master broke"))
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+    def _frame(self, frame: Frame) -> None:
+        if self._handshake is not None:
+            answer = self._handshake.receive(frame)
+            if answer is None:
+                self._handshake = None
+                self.ready.set_result(None)
+            elif self._transport is not None:
+                self._transport.write(encode_frame(answer.kind, answer.payload))
+            return
+        envelope = decode_message(frame)
+        if envelope.id == 0:
+            if self._on_push is not None:
+                self._on_push(envelope.body)
+            return
+        future = self._replies.get(envelope.id)
+        if future is not None and not future.done():
+            future.set_result(envelope.body)
+
+    def _fail(self, error: MoonpoolError) -> None:
+        if not self.ready.done():
+            self.ready.set_exception(error)
+        for future in self._replies.values():
+            if not future.done():
+                future.set_exception(error)
+        self.close()

@@ -1,0 +1,232 @@
+"""The master's shell: sockets, timers and the clock around MasterMachine. It decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable
+
+import msgspec
+
+import moonpool
+from moonpool.core.clock import Clock, SystemClock
+from moonpool.core.sections import MasterConfig
+from moonpool.core.errors import MoonpoolError, ProtocolMismatch
+from moonpool.core.handshake import NONCE_BYTES, ServerHandshake, refusal
+from moonpool.core.wire import MAX_FRAME, MAX_HANDSHAKE_FRAME, Frame, FrameDecoder, Kind, encode_frame
+from moonpool.pool import messages as m
+from moonpool.pool.effects import Effect
+from moonpool.pool.master_machine import MasterMachine
+
+log = logging.getLogger("moonpool.master")
+
+SEND_BUFFER_MAX = 64 << 20  # a peer that does not read is cut off beyond this
+SESSIONS_MAX = 4096
+HANDSHAKE_S = 5.0
+
+
+class MasterServer:
+    """Listens, decodes, hands messages to the machine, and performs its effects."""
+
+    def __init__(self, config: MasterConfig, clock: Clock | None = None) -> None:
+        self.config = config
+        self.clock = clock or SystemClock()
+        self.machine = MasterMachine(config, instance=os.urandom(16))
+        self.refused = 0
+        self._sessions: dict[int, _Connection] = {}
+        self._next_session = 1
+        self._server: asyncio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def start(self) -> str:
+        """Listen; returns the address, "host:port"."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: _Connection(self), self.config.host, self.config.port, backlog=1024
+        )
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self._schedule()
+        return f"{host}:{port}"
+
+    async def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._sessions.values()):
+            connection.close()
+
+    def joined(self, connection: _Connection, role: str, name: str, host: str) -> int | None:
+        """A peer proved the token. None: too many sessions."""
+        if len(self._sessions) >= SESSIONS_MAX:
+            return None
+        session = self._next_session
+        self._next_session += 1
+        self._sessions[session] = connection
+        kind = "node" if role == "node" else "client"
+        self._perform(self.machine.connected(session, kind, name, host, self.clock.monotonic()))
+        return session
+
+    def left(self, session: int) -> None:
+        self._sessions.pop(session, None)
+        self._perform(self.machine.disconnected(session, self.clock.monotonic()))
+
+    def received(self, session: int, envelope: m.Envelope) -> None:
+        now, wall = self.clock.monotonic(), self.clock.wall_ms()
+        try:
+            effects = self.machine.handle(session, envelope.id, envelope.body, now, wall)
+        except MoonpoolError as error:
+            self._fail(session, envelope.id, error.code, str(error))
+            return
+        except Exception as error:
+            # Our bug, not the caller's: the caller gets an answer, the others go on.
+            log.exception("a %s request failed", type(envelope.body).__name__)
+            self._fail(session, envelope.id, "internal", repr(error))
+            return
+        self._perform(effects)
+
+    def _fail(self, session: int, request: int, code: str, text: str) -> None:
+        connection = self._sessions.get(session)
+        if connection is not None and request:
+            connection.send(m.Failure(code, text), request)
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            connection = self._sessions.get(effect.session)
+            if connection is not None:
+                connection.send(effect.message, effect.request_id)
+        self._schedule()
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._perform(self.machine.tick(self.clock.monotonic()))
+
+    def _schedule(self) -> None:
+        deadline = self.machine.next_deadline()
+        if deadline is None:
+            return
+        loop = asyncio.get_running_loop()
+        when = loop.time() + max(0.0, deadline - self.clock.monotonic())
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(when, self._tick)
+
+
+class _Connection(asyncio.Protocol):
+    """One peer: handshake first, then envelopes."""
+
+    def __init__(self, server: MasterServer) -> None:
+        self.server = server
+        self.session: int | None = None
+        self._transport: asyncio.Transport | None = None
+        self._decoder = FrameDecoder(MAX_HANDSHAKE_FRAME)
+        self._handshake = ServerHandshake(
+            server.config.token, "master", moonpool.__version__, os.urandom(NONCE_BYTES)
+        )
+        self._guard: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=SEND_BUFFER_MAX)
+        self._guard = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._too_slow)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._guard is not None:
+            self._guard.cancel()
+        if self.session is not None:
+            self.server.left(self.session)
+            self.session = None
+
+    def pause_writing(self) -> None:
+        log.warning("session %s does not read; cut off", self.session)
+        self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._decoder.feed(data):
+                self._frame(frame)
+        except (MoonpoolError, msgspec.MsgspecError) as error:
+            self._refuse(error)
+
+    def send(self, message: m.Message, request_id: int) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode_frame(Kind.MESSAGE, m.encode(message, request_id)))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _frame(self, frame: Frame) -> None:
+        if self.session is not None:
+            if frame.kind is not Kind.MESSAGE:
+                raise ProtocolMismatch(f"a {frame.kind.name} frame after the handshake")
+            envelope = m.decode(frame.payload)
+            if envelope.version != m.PROTOCOL_VERSION:
+                raise ProtocolMismatch(
+                    f"message version {envelope.version}; this master speaks {m.PROTOCOL_VERSION}"
+                )
+            self.server.received(self.session, envelope)
+            return
+        answer = self._handshake.receive(frame)
+        assert self._transport is not None
+        self._transport.write(encode_frame(answer.kind, answer.payload))
+        hello = self._handshake.hello
+        if self._handshake.accepted and hello is not None:
+            if self._guard is not None:
+                self._guard.cancel()
+            self._decoder.max_frame = MAX_FRAME
+            self.session = self.server.joined(self, hello.role, hello.name, hello.host_id)
+            if self.session is None:
+                self.close()
+
+    def _refuse(self, error: Exception) -> None:
+        """Say why (in the handshake), then close: a stream that broke the rules stays broken."""
+        self.server.refused += 1
+        if self._transport is None:
+            return
+        if self.session is None and isinstance(error, MoonpoolError):
+            frame = refusal(error)
+            self._transport.write(encode_frame(frame.kind, frame.payload))
+        else:
+            log.warning("session %s: %s", self.session, error)
+        self._transport.close()
+
+    def _too_slow(self) -> None:
+        if self.session is None:
+            self.abort()
+
+
+async def serve(config: MasterConfig, ready: Callable[[str], None]) -> None:
+    """Run until SIGTERM or SIGINT."""
+    loop = asyncio.get_running_loop()
+    server = MasterServer(config)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    ready(await server.start())
+    gc.collect()
+    gc.freeze()
+    await stop.wait()
+    await server.stop()
+
+
+def run_master(config: MasterConfig, ready: Callable[[str], None] | None = None) -> None:
+    """The master process. `ready` gets the address once it listens; default prints one JSON line."""
+    import uvloop
+
+    def announce(address: str) -> None:
+        print(json.dumps({"ready": "master", "address": address, "pid": os.getpid()}), flush=True)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(config, ready or announce))

@@ -1,0 +1,237 @@
+"""A node's shell: owns one segment, serves it through the native endpoint, obeys one master."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moonpool.core.clock import Clock, SystemClock
+from moonpool.core.errors import BadConfig, MoonpoolError, SegmentError, SegmentLocked
+from moonpool.core.host import host_id
+from moonpool.core.sections import NodeConfig
+from moonpool.core.units import format_bytes
+from moonpool.pool import messages as m
+from moonpool.pool.link import AsyncLink
+from moonpool.pool.node_machine import NodeMachine
+
+if TYPE_CHECKING:
+    from moonpool._core import SegmentAgent
+
+log = logging.getLogger("moonpool.node")
+
+SLOT_DATA_BYTES = 8192  # one slot for so many bytes of data, unless `slots` says otherwise
+SLOTS_MIN = 1024
+HEADROOM_MIN = 16 << 20
+RECONNECT_S = (0.05, 1.0)  # first and longest pause between attempts
+NAMES_MAX = 256
+
+
+def headroom_bytes(config: NodeConfig) -> int:
+    """Memory on top of the capacity: what is in flight, retired or pinned lives there."""
+    if config.headroom != "auto":
+        return config.headroom
+    return max(HEADROOM_MIN, config.memory // 8)
+
+
+def slot_count(config: NodeConfig) -> int:
+    return config.slots or max(SLOTS_MIN, config.memory // SLOT_DATA_BYTES)
+
+
+def open_segment(config: NodeConfig) -> tuple[SegmentAgent, str]:
+    """Adopt the segment file of this node's last life, or format a new one; with its name.
+
+    Raises SegmentLocked (a living node owns it), SegmentError, BadConfig (the file has another
+    capacity than asked for).
+    """
+    directory = config.directory
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if config.name:
+        return _open_named(config, config.name), config.name
+    base = socket.gethostname()
+    for number in range(NAMES_MAX):
+        name = f"{base}-{number}"
+        try:
+            return _open_named(config, name), name
+        except SegmentLocked:
+            continue
+    raise SegmentError(f"{NAMES_MAX} nodes already run in {directory}; give this one a --name")
+
+
+def _open_named(config: NodeConfig, name: str) -> SegmentAgent:
+    from moonpool._core import SegmentAgent
+
+    path = config.directory / f"{name}.seg"
+    if not path.exists():
+        return SegmentAgent.create(
+            str(path), config.memory, headroom_bytes(config), slot_count(config), config.rows
+        )
+    agent = SegmentAgent.adopt(str(path))
+    if agent.capacity_bytes != config.memory:
+        held = agent.capacity_bytes
+        agent.close()
+        raise BadConfig(
+            f"{path} holds a segment of {format_bytes(held)}, asked for "
+            f"{format_bytes(config.memory)}; ask for the same, or remove the file to start empty"
+        )
+    return agent
+
+
+class NodeServer:
+    """The running node."""
+
+    def __init__(self, config: NodeConfig, clock: Clock | None = None) -> None:
+        from moonpool._core import Endpoint
+
+        self.config = config
+        self.clock = clock or SystemClock()
+        self.agent, self.name = open_segment(config)
+        self.endpoint = Endpoint(secrets.randbits(63), config.token.encode())
+        self._socket = config.directory / f"{self.name}.sock"
+        with contextlib.suppress(FileNotFoundError):
+            self._socket.unlink()  # ours: we hold the segment's lock
+        port = self.endpoint.listen_tcp(config.host, config.port)
+        self.endpoint.listen_unix(str(self._socket))
+        self.endpoint.attach(self.agent)
+        self.tcp = f"{config.host}:{port}"
+        self.machine = NodeMachine(self.agent, self._describe(), config.heartbeat_ms / 1000)
+        self._link: AsyncLink | None = None
+        self._stop = asyncio.Event()
+
+    def _describe(self) -> m.SegmentEndpoint:
+        return m.SegmentEndpoint(
+            segment=0,
+            incarnation=self.agent.incarnation,
+            node=self.name,
+            host_id=host_id(),
+            tcp=self.tcp,
+            unix=str(self._socket),
+            path=str(self.config.directory / f"{self.name}.seg"),
+            uid=os.getuid(),
+            capacity_bytes=self.agent.capacity_bytes,
+            labels=dict(self.config.labels),
+        )
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def run(self, ready: Callable[[NodeServer], None] | None = None) -> None:
+        """Serve until `stop`. `ready` is called once, at the first adoption."""
+        loop = asyncio.get_running_loop()
+        ticker = loop.create_task(self._tick_forever())
+        pause = RECONNECT_S[0]
+        try:
+            while not self._stop.is_set():
+                try:
+                    await self._follow_master(ready)
+                    pause = RECONNECT_S[0]
+                except MoonpoolError as error:
+                    log.info("master %s: %s", self.config.master, error)
+                if self.machine.adopted:
+                    ready = None
+                self.machine.disconnected()
+                self._link = None
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), pause)
+                pause = min(pause * 2, RECONNECT_S[1])
+        finally:
+            ticker.cancel()
+            self.endpoint.close()
+            if self.config.persist:
+                self.agent.close()
+            else:
+                self.agent.destroy()
+            with contextlib.suppress(FileNotFoundError):
+                self._socket.unlink()
+
+    async def _follow_master(self, ready: Callable[[NodeServer], None] | None) -> None:
+        """One connection's life: join, then obey until it breaks."""
+        inbox: asyncio.Queue[m.Message] = asyncio.Queue(maxsize=0)
+        link = await AsyncLink.connect(
+            self.config.master, self.config.token, self.name, "node", inbox.put_nowait
+        )
+        self._link = link
+        for message in self.machine.connected(self.clock.monotonic()):
+            link.tell(message)
+        stopped = asyncio.ensure_future(self._stop.wait())
+        try:
+            while not link.closed and not self._stop.is_set():
+                got = asyncio.ensure_future(inbox.get())
+                await asyncio.wait(
+                    {got, link.lost, stopped}, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not got.done():
+                    got.cancel()
+                    continue
+                self._obey(link, got.result())
+                await self._report_inventory(link)
+                if ready is not None and self.machine.adopted:
+                    ready(self)
+                    ready = None
+        finally:
+            stopped.cancel()
+            link.close()
+
+    def _obey(self, link: AsyncLink, message: m.Message) -> None:
+        replies = self.machine.handle(
+            message,  # type: ignore[arg-type]  # the machine ignores what is not for it
+            self.clock.monotonic(),
+            self.clock.boottime_ns(),
+        )
+        for reply in replies:
+            link.tell(reply)
+        if self.machine.refusal:
+            log.error("the master refused this node: %s", self.machine.refusal)
+            self.machine.refusal = ""
+
+    async def _report_inventory(self, link: AsyncLink) -> None:
+        while self.machine.inventory_pending() and not link.closed:
+            link.tell(self.machine.inventory_chunk())
+            await asyncio.sleep(0)
+
+    async def _tick_forever(self) -> None:
+        while True:
+            now = self.clock.monotonic()
+            messages = self.machine.tick(now, self.clock.boottime_ns())
+            if self._link is not None and not self._link.closed:
+                for message in messages:
+                    self._link.tell(message)
+                    # An inventory asked for by a heartbeat's answer is reported by _obey's caller.
+            await asyncio.sleep(max(0.005, self.machine.next_deadline() - now))
+
+
+async def serve(config: NodeConfig, ready: Callable[[NodeServer], None]) -> None:
+    """Run until SIGTERM or SIGINT."""
+    node = NodeServer(config)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, node.stop)
+    await node.run(ready)
+
+
+def announce(node: NodeServer) -> None:
+    """One JSON line on stdout: this node is adopted and ready."""
+    line = {
+        "ready": "node",
+        "name": node.name,
+        "tcp": node.tcp,
+        "path": str(Path(node.machine.endpoint.path)),
+        "pid": os.getpid(),
+    }
+    print(json.dumps(line), flush=True)
+
+
+def run_node(config: NodeConfig, ready: Callable[[NodeServer], None] = announce) -> None:
+    """The node process."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(config, ready))

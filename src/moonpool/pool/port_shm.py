@@ -1,0 +1,301 @@
+"""Ports over mapped memory: the client copies by itself, the agent only grants and seals.
+
+Over shared memory the grants travel on the agent's UNIX socket; in process they are plain calls.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from moonpool.pool.ports import (
+    U32,
+    U64,
+    AbortCall,
+    AgentCall,
+    Buffer,
+    ClaimCall,
+    Finisher,
+    Outcome,
+    PutCall,
+    ReadCall,
+    ReadRangeCall,
+    SealCall,
+    Status,
+    View,
+    WriteRangeCall,
+    failed,
+)
+
+if TYPE_CHECKING:
+    from moonpool._core import Connection, SegmentAgent, SegmentClient
+
+SEAL_COMPUTES_CRC = 1
+
+
+class Control(Protocol):
+    """What a writer over mapped memory asks of the agent."""
+
+    def claim(
+        self, call: ClaimCall | PutCall, row: int, row_epoch: int, timeout_s: float
+    ) -> Finisher: ...
+
+    def seal(
+        self, slots: U32, generations: U64, crcs: U32, term: int, timeout_s: float
+    ) -> Finisher: ...
+
+    def abort(self, slots: U32, generations: U64, timeout_s: float) -> Finisher: ...
+
+    def close(self) -> None: ...
+
+
+class AgentControl:
+    """The agent lives in this process."""
+
+    def __init__(self, agent: SegmentAgent) -> None:
+        self._agent = agent
+
+    def claim(
+        self, call: ClaimCall | PutCall, row: int, row_epoch: int, timeout_s: float
+    ) -> Finisher:
+        status, slots, generations = self._agent.claim(
+            call.records, call.blob, call.term, row, row_epoch
+        )
+        return lambda: Outcome(status, slots, generations)
+
+    def seal(
+        self, slots: U32, generations: U64, crcs: U32, term: int, timeout_s: float
+    ) -> Finisher:
+        status = self._agent.seal(slots, generations, crcs, 0, term)
+        return lambda: Outcome(status, slots, generations, crcs)
+
+    def abort(self, slots: U32, generations: U64, timeout_s: float) -> Finisher:
+        status = self._agent.abort(slots, generations)
+        return lambda: Outcome(status, slots, generations)
+
+    def close(self) -> None:
+        pass
+
+
+class ConnectionControl:
+    """The agent is reached through its endpoint; `connect` opens (again) what has broken."""
+
+    def __init__(self, connect: Callable[[float], Connection], incarnation: bytes) -> None:
+        self._connect = connect
+        self._incarnation = incarnation
+        self._connection: Connection | None = None
+
+    def connection(self, timeout_s: float) -> Connection:
+        """Raises OSError."""
+        if self._connection is None or not self._connection.alive:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = self._connect(timeout_s)
+        return self._connection
+
+    def claim(
+        self, call: ClaimCall | PutCall, row: int, row_epoch: int, timeout_s: float
+    ) -> Finisher:
+        count = len(call.records)
+        try:
+            op = self.connection(timeout_s).claim(
+                self._incarnation,
+                call.records,
+                call.blob,
+                call.term,
+                row,
+                row_epoch,
+                _milliseconds(timeout_s),
+            )
+        except OSError as error:
+            text = str(error)
+            return lambda: failed(count, Status.UNREACHABLE, text)
+        return lambda: finish(op, count, timeout_s)
+
+    def seal(
+        self, slots: U32, generations: U64, crcs: U32, term: int, timeout_s: float
+    ) -> Finisher:
+        count = len(slots)
+        try:
+            op = self.connection(timeout_s).seal(
+                self._incarnation, slots, generations, crcs, 0, term, _milliseconds(timeout_s)
+            )
+        except OSError as error:
+            text = str(error)
+            return lambda: failed(count, Status.UNREACHABLE, text)
+        return lambda: finish(op, count, timeout_s)
+
+    def abort(self, slots: U32, generations: U64, timeout_s: float) -> Finisher:
+        count = len(slots)
+        try:
+            op = self.connection(timeout_s).abort(
+                self._incarnation, slots, generations, _milliseconds(timeout_s)
+            )
+        except OSError as error:
+            text = str(error)
+            return lambda: failed(count, Status.UNREACHABLE, text)
+        return lambda: finish(op, count, timeout_s)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+class ShmPort:
+    """A mapped segment. `path` None: the agent's memory in this process."""
+
+    local = True
+
+    def __init__(self, segment: SegmentClient, control: Control, node: str, kind: str) -> None:
+        self.segment = segment
+        self.node = node
+        self.kind = kind
+        self.incarnation: bytes = segment.incarnation
+        self._control = control
+        self.read_one = segment.read_one
+        self.read_bytes = segment.read_bytes
+
+    def start(self, call: AgentCall, timeout_s: float) -> Finisher:
+        match call:
+            case ReadCall():
+                return lambda: self._read(call)
+            case PutCall():
+                return self._put(call, timeout_s)
+            case ClaimCall():
+                return self._control.claim(
+                    call, self.segment.row, self.segment.row_epoch, timeout_s
+                )
+            case WriteRangeCall():
+                return lambda: self._each_range(self.segment.write_range, call, call.sources)
+            case ReadRangeCall():
+                return lambda: self._each_range(self.segment.read_range, call, call.buffers)
+            case SealCall():
+                return self._seal(call, timeout_s)
+            case AbortCall():
+                return self._control.abort(call.slots, call.generations, timeout_s)
+
+    def pin(self, slot: int, generation: int, verify: bool) -> View | int:
+        return self.segment.pin(slot, generation, verify)
+
+    def close(self) -> None:
+        self._control.close()
+        self.segment.close()
+
+    def _read(self, call: ReadCall) -> Outcome:
+        status, sizes = self.segment.read_into(
+            call.slots, call.generations, call.buffers, call.verify
+        )
+        return Outcome(status, call.slots, call.generations, sizes=sizes)
+
+    def _each_range(
+        self,
+        act: Callable[[int, int, int, Buffer], int],
+        call: WriteRangeCall | ReadRangeCall,
+        buffers: object,
+    ) -> Outcome:
+        columns = zip(
+            call.slots.tolist(),
+            call.generations.tolist(),
+            call.offsets.tolist(),
+            buffers,  # type: ignore[call-overload]
+            strict=True,
+        )
+        status = [act(slot, generation, offset, buffer) for slot, generation, offset, buffer in columns]
+        return Outcome(np.array(status, np.uint8), call.slots, call.generations)
+
+    def _put(self, call: PutCall, timeout_s: float) -> Finisher:
+        """Claim is on its way when this returns; the finisher writes and seals."""
+        claimed = self._control.claim(call, self.segment.row, self.segment.row_epoch, timeout_s)
+
+        def finish_put() -> Outcome:
+            claim = claimed()
+            granted = np.flatnonzero(claim.status == Status.OK)
+            if len(granted) == 0:
+                return _widen(claim, len(call.records))
+            slots, generations = claim.slots[granted], claim.generations[granted]
+            sources = [call.sources[i] for i in granted.tolist()]
+            written, crcs = self.segment.write(slots, generations, sources)
+            status = claim.status.copy()
+            status[granted] = written
+            good = granted[written == Status.OK]
+            if len(good):
+                sealed = self._control.seal(
+                    claim.slots[good],
+                    claim.generations[good],
+                    crcs[written == Status.OK],
+                    call.term,
+                    timeout_s,
+                )()
+                status[good] = sealed.status
+            bad = granted[status[granted] != Status.OK]
+            if len(bad):
+                self._control.abort(claim.slots[bad], claim.generations[bad], timeout_s)()
+            all_crcs = np.zeros(len(call.records), np.uint32)
+            all_crcs[granted] = crcs
+            return Outcome(status, claim.slots, claim.generations, all_crcs, text=claim.text)
+
+        return finish_put
+
+    def _seal(self, call: SealCall, timeout_s: float) -> Finisher:
+        """The writer sums up what lies in its claimed extents, then seals."""
+
+        def finish_seal() -> Outcome:
+            sums = [
+                self.segment.checksum(slot, generation)
+                for slot, generation in zip(
+                    call.slots.tolist(), call.generations.tolist(), strict=True
+                )
+            ]
+            crcs = np.array([crc for _, crc in sums], np.uint32)
+            sealed = self._control.seal(call.slots, call.generations, crcs, call.term, timeout_s)()
+            return Outcome(sealed.status, call.slots, call.generations, crcs, text=sealed.text)
+
+        return finish_seal
+
+
+def _widen(outcome: Outcome, count: int) -> Outcome:
+    """All columns of full length, so that callers can zip them."""
+    return Outcome(
+        outcome.status,
+        outcome.slots,
+        outcome.generations,
+        np.zeros(count, np.uint32),
+        np.zeros(count, np.uint64),
+        outcome.text,
+    )
+
+
+def _milliseconds(timeout_s: float) -> int:
+    return max(1, int(timeout_s * 1000))
+
+
+_TERMINAL = {"FAILED": Status.UNREACHABLE, "CANCELLED": Status.CANCELLED, "EXPIRED": Status.EXPIRED}
+
+
+def finish(op: object, count: int, timeout_s: float) -> Outcome:
+    """Wait for a native op; it has a deadline of its own and is quiet when this returns."""
+    from moonpool._core import Op
+
+    assert isinstance(op, Op)
+    while not op.wait(_milliseconds(timeout_s) + 1000):
+        op.cancel()
+    if op.state != "DONE":
+        # An expired call is the peer's silence, not the object's: Status.CANCELLED says deadline.
+        status = Status.CANCELLED if op.state == "EXPIRED" else _TERMINAL[op.state]
+        return failed(count, status, op.error)
+    return Outcome(
+        op.status,
+        op.slots if len(op.slots) else np.zeros(count, np.uint32),
+        op.generations if len(op.generations) else np.zeros(count, np.uint64),
+        op.crcs if len(op.crcs) else np.zeros(count, np.uint32),
+        op.sizes if len(op.sizes) else np.zeros(count, np.uint64),
+        op.error,
+    )
+
+
+def is_out_of_reach(error: OSError) -> bool:
+    """The file or socket is not for us here (another container, another user)."""
+    return error.errno in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ECONNREFUSED)
