@@ -33,6 +33,26 @@ def copy_crc32c(dst: _Buffer, src: _Buffer, seed: int = 0) -> int:
     The GIL is released; the source is read once.
     """
 
+# ---- hash: SHA-256 and the block hash chains; native/block_hash.hpp defines them ----
+
+def sha256(data: _Buffer) -> bytes: ...
+def hmac_sha256(key: _Buffer, data: _Buffer) -> bytes: ...
+def block_hashes_sha256(
+    tokens: npt.NDArray[np.uint32], block_size: int, parent: _Buffer = b"", partial: bool = False
+) -> npt.NDArray[np.uint8]:
+    """Content digests of the blocks of `tokens`: u8[blocks, 32].
+
+    Each is SHA-256 of the digest before it and its tokens as little-endian u32. `parent`: empty, or
+    the digest of the block before the first. `partial`: also of a shorter last block.
+    TypeError: not a contiguous one-dimensional uint32 array. ValueError: a block size below 1, a
+    parent of another length.
+    """
+
+def block_hashes_u64(
+    tokens: npt.NDArray[np.uint32], block_size: int, seed: int = 0, partial: bool = False
+) -> npt.NDArray[np.uint64]:
+    """Routing hashes of the blocks: u64[blocks]; `seed` may be the value of the block before."""
+
 # ---- table: the catalog's row table (mechanism only, no policy, one thread) ----
 #
 # Array arguments are one-dimensional, contiguous and of exactly the dtype shown (TypeError

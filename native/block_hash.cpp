@@ -1,0 +1,101 @@
+#include "block_hash.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace moonpool {
+namespace {
+
+// Stafford's variant 13 of the 64-bit finalizer of MurmurHash3, as in SplitMix64.
+std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+std::uint64_t word_at(const std::uint32_t* tokens) {
+  std::uint64_t word;
+  std::memcpy(&word, tokens, sizeof word);
+  return word;
+}
+
+std::uint64_t content(std::span<const std::uint32_t> block) {
+  std::uint64_t lanes[4] = {kBlockLanes[0] + block.size(), kBlockLanes[1], kBlockLanes[2],
+                            kBlockLanes[3]};
+  const std::uint32_t* p = block.data();
+  const std::size_t words = block.size() / 2;
+  std::size_t word = 0;
+  for (; word + 4 <= words; word += 4, p += 8) {
+    for (std::size_t k = 0; k < 4; k++) lanes[k] = mix(lanes[k] ^ word_at(p + 2 * k));
+  }
+  for (; word < words; word++, p += 2) lanes[word % 4] = mix(lanes[word % 4] ^ word_at(p));
+  if (block.size() % 2 != 0) lanes[word % 4] = mix(lanes[word % 4] ^ *p);
+  std::uint64_t joined = 0;
+  for (const std::uint64_t lane : lanes) joined = mix(joined ^ lane);
+  return joined;
+}
+
+std::span<const std::uint32_t> block_at(std::span<const std::uint32_t> tokens,
+                                        std::size_t block_size, std::size_t i) {
+  const std::size_t begin = i * block_size;
+  return tokens.subspan(begin, std::min(block_size, tokens.size() - begin));
+}
+
+// A prior digest and a whole block, laid out with SHA-256's padding once for the whole chain: short
+// blocks would otherwise spend more time on buffering than on hashing.
+class ChainMessage {
+ public:
+  explicit ChainMessage(std::size_t block_bytes) {
+    const std::size_t size = sizeof(Digest) + block_bytes;
+    bytes_.resize((size + 9 + 63) / 64 * 64);
+    bytes_[size] = 0x80;
+    const std::uint64_t bits = __builtin_bswap64(std::uint64_t{size} * 8);
+    std::memcpy(bytes_.data() + bytes_.size() - sizeof bits, &bits, sizeof bits);
+  }
+
+  Digest hash(std::span<const std::uint8_t> prior, std::span<const std::uint32_t> block) {
+    std::memcpy(bytes_.data(), prior.data(), sizeof(Digest));
+    std::memcpy(bytes_.data() + sizeof(Digest), block.data(), block.size_bytes());
+    Sha256State state = kSha256Initial;
+    sha256_compress(state, bytes_.data(), bytes_.size() / 64);
+    return sha256_digest(state);
+  }
+
+ private:
+  std::vector<std::uint8_t> bytes_;
+};
+
+}  // namespace
+
+std::size_t block_count(std::size_t tokens, std::size_t block_size, bool partial) {
+  return tokens / block_size + (partial && tokens % block_size != 0 ? 1 : 0);
+}
+
+void block_chain_sha256(std::span<const std::uint8_t> parent, std::span<const std::uint32_t> tokens,
+                        std::size_t block_size, std::span<Digest> digests) {
+  const std::size_t whole = std::min(block_size, tokens.size());
+  ChainMessage message(whole * sizeof(std::uint32_t));
+  for (std::size_t i = 0; i < digests.size(); i++) {
+    const auto block = block_at(tokens, block_size, i);
+    const std::span<const std::uint8_t> prior = i == 0 ? parent : digests[i - 1];
+    if (prior.size() == sizeof(Digest) && block.size() == whole) {
+      digests[i] = message.hash(prior, block);
+      continue;
+    }
+    Sha256 hash;
+    hash.update(prior.data(), prior.size());
+    hash.update(block.data(), block.size_bytes());
+    digests[i] = hash.finish();
+  }
+}
+
+void block_chain_u64(std::uint64_t seed, std::span<const std::uint32_t> tokens,
+                     std::size_t block_size, std::span<std::uint64_t> values) {
+  for (std::size_t i = 0; i < values.size(); i++) {
+    seed = mix(seed ^ content(block_at(tokens, block_size, i)));
+    values[i] = seed;
+  }
+}
+
+}  // namespace moonpool

@@ -1,0 +1,34 @@
+// Names for token blocks. Both chains are prefix hashes: a block's value covers all tokens before
+// it.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "sha256.hpp"
+
+namespace moonpool {
+
+// Blocks in `tokens`: whole ones, and with `partial` a shorter last one.
+std::size_t block_count(std::size_t tokens, std::size_t block_size, bool partial);
+
+// The content chain: digests[i] = SHA-256(digests[i - 1] ‖ tokens of block i as u32 little-endian),
+// where `parent` (empty, or the digest of the block before) stands before the first. `digests` has
+// block_count() places.
+void block_chain_sha256(std::span<const std::uint8_t> parent, std::span<const std::uint32_t> tokens,
+                        std::size_t block_size, std::span<Digest> digests);
+
+// The routing chain, 64 bits: values[i] = mix(values[i - 1] ^ content(block i)), the seed standing
+// before the first. content() starts four lanes at kBlockLanes, the first with the number of tokens
+// added; puts the block's 64-bit words (two tokens each, the earlier one low; a last odd token
+// alone) into the lanes in turn, lane = mix(lane ^ word); and joins them with h = mix(h ^ lane)
+// from 0. mix() is a bijection, so blocks that differ in one word only, under one parent, never
+// collide; for all others the odds are those of 64 random bits. Not meant against an adversary.
+void block_chain_u64(std::uint64_t seed, std::span<const std::uint32_t> tokens,
+                     std::size_t block_size, std::span<std::uint64_t> values);
+
+// The first bits of the fractions of the square roots of 2, 3, 5 and 7.
+inline constexpr std::uint64_t kBlockLanes[4] = {0x6a09e667f3bcc908, 0xbb67ae8584caa73b,
+                                                 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1};
+
+}  // namespace moonpool
