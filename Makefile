@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-stamp
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
 
-.PHONY: setup check test bench demo sanitize soak native format help
+.PHONY: setup check test bench demo sanitize soak native native-test format help
 
 help:
 	@grep -E '^## ' Makefile | sed 's/^## //'
@@ -25,6 +25,27 @@ native:
 	cmake -S . -B build/native -G Ninja -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE=$(shell command -v $(PYTHON)) > /dev/null
 	cmake --build build/native
 	cp build/native/_core*.so src/moonpool/
+
+## native-test  the core's own C++ tests, plain build
+native-test:
+	$(call native_tests,plain,)
+
+## sanitize  the same under ASan + UBSan, then under TSan
+sanitize:
+	$(call native_tests,asan,address$(comma)undefined)
+	$(call native_tests,tsan,thread)
+
+# $(1): folder below build/, $(2): sanitizers. TSan needs the address space as it was before newer
+# kernels spread it wider, hence setarch where it is allowed.
+comma := ,
+FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
+define native_tests
+cmake -S . -B build/$(1) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMOONPOOL_PYTHON=OFF \
+	-DMOONPOOL_TESTS=ON -DMOONPOOL_SANITIZE=$(2) > /dev/null
+cmake --build build/$(1) --parallel 2
+UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
+	$(FIXED_ADDRESSES) ctest --test-dir build/$(1) --output-on-failure --timeout 120
+endef
 
 ## test      all tests; the last line is the runner's count
 test: setup
