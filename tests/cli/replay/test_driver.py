@@ -1,6 +1,7 @@
 """The replaying client against a pool in a dictionary."""
 
 from collections.abc import Sequence
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -10,7 +11,7 @@ from moonpool.core.errors import NotReady, Unreachable
 from moonpool.planner.replay import Figures, Ledger
 from moonpool.planner.stamps import Stamper
 from moonpool.planner.traces import Request, Trace
-from moonpool.pool.results import Hit, Miss, MissReason, PrefixMatch, PutStatus
+from moonpool.pool.results import Hit, Miss, MissReason, PrefixMatch, PutResult, PutStatus
 from tests.cli.replay.fake_pool import FakePool
 
 MINI = Trace(
@@ -128,3 +129,20 @@ def test_a_pool_that_fails_altogether_ends_the_replay() -> None:
     with pytest.raises(Unreachable, match="3 requests in a row: no node has joined"):
         Replayer(Dead(), MINI, Stamper(BLOCK_BYTES, seed=1), ledger).run()
     assert ledger.figures().errors == {"not_ready": 3}
+
+
+def test_while_no_node_is_there_it_puts_ever_less_often() -> None:
+    class Lonely(FakePool):
+        tries = 0
+
+        def put_many(self, *args: Any, **kwargs: Any) -> list[PutResult]:
+            self.tries += 1
+            return super().put_many(*args, **kwargs)
+
+    pool = Lonely()
+    pool.put_status = PutStatus.UNREACHABLE
+    trace = Trace("same", tuple(Request(0, 512, 1, [1]) for _ in range(1000)))
+    assert replay(pool, trace).errors == {"put_unreachable": 1000}
+    assert pool.tries == 9
+    pool.put_status = None
+    assert replay(pool, trace).prefix_hit_blocks == 999

@@ -20,6 +20,7 @@ from moonpool.planner.traces import Request, Trace
 from moonpool.pool.results import Hit, Miss, MissReason, PrefixMatch, PutResult, PutStatus
 
 FAILURES_IN_A_ROW_MAX: Final = 3
+PUTS_SKIPPED_MAX: Final = 1024
 # A block that was evicted is absent; a chain longer than the pool ends in a full one. Both are
 # the normal life of a small cache and no errors.
 _NORMAL_MISS: Final = MissReason.ABSENT
@@ -63,6 +64,8 @@ class Replayer:
         self._clock = clock
         self._stored: set[int] = set()
         self._failures = 0
+        self._puts_skipped = 0  # of the present pause
+        self._puts_pause = 0  # requests without a put after one that reached no node
         longest = max((len(r.hash_ids) for r in trace.requests), default=0)
         self._blocks = np.zeros((longest, stamper.block_bytes), np.uint8)
         self._rows = [row.data for row in self._blocks]
@@ -143,10 +146,19 @@ class Replayer:
             self._ledger.error(answer.reason.value)
 
     def _write(self, keys: list[bytes], start: int) -> list[PutResult]:
+        if self._puts_skipped < self._puts_pause:
+            self._puts_skipped += 1
+            return [PutResult(PutStatus.UNREACHABLE)] * (len(keys) - start)
         parents: list[bytes | None] = [None, *keys][start : len(keys)]
-        return self._pool.put_many(
-            keys[start:], self._rows[start : len(keys)], parents=parents
-        )
+        results = self._pool.put_many(keys[start:], self._rows[start : len(keys)], parents=parents)
+        self._breathe(results)
+        return results
+
+    def _breathe(self, results: Sequence[PutResult]) -> None:
+        """Ever longer pauses from putting while no node is there: each try waits for one."""
+        alone = all(result.status is PutStatus.UNREACHABLE for result in results)
+        self._puts_pause = min(2 * self._puts_pause + 1, PUTS_SKIPPED_MAX) if alone else 0
+        self._puts_skipped = 0
 
     def _note(self, ids: list[int], results: Sequence[PutResult]) -> int:
         """Remember what was acknowledged; returns how many blocks were written."""

@@ -1,0 +1,159 @@
+"""What every bench shares: the registry, rows, medians over rounds, CPU time, the machine.
+
+A bench is a module with `rows(settings) -> Iterator[Row]`. A row is one JSON object: `bench, case,
+subject, version, rounds`, then what applies of `p50_us, p99_us, gb_per_s, ops_per_s,
+cpu_s_per_gb, bytes_per_item`, figures of its own, and `ok` true where every byte was checked.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+import moonpool
+from moonpool.core.errors import BadInput, did_you_mean
+from moonpool.pool.cluster import cpu_seconds
+
+Row = dict[str, object]
+
+BENCHES: Final = {
+    "store": "moonpool.bench.store",
+    "transfer": "moonpool.bench.transfer",
+    "catalog": "moonpool.bench.catalog",
+    "restart": "moonpool.bench.restart",
+    "exists": "moonpool.bench.exists",
+    "memory": "moonpool.bench.memory",
+}
+
+
+class Settings(NamedTuple):
+    """How much to measure: `full` runs the whole matrix, a plain run ends within minutes."""
+
+    rounds: int = 5
+    full: bool = False
+
+
+def rows_of(what: str, settings: Settings) -> Iterator[Row]:
+    """The rows of one bench or of "all", the machine's first. Raises BadInput."""
+    if what != "all" and what not in BENCHES:
+        raise BadInput(
+            f"unknown bench {what!r}; know {', '.join(BENCHES)} and all."
+            f"{did_you_mean(what, [*BENCHES, 'all'])}"
+        )
+    yield machine_row()
+    for name in BENCHES if what == "all" else [what]:
+        yield from importlib.import_module(BENCHES[name]).rows(settings)
+
+
+def make_row(
+    bench: str,
+    case: str,
+    rounds: int,
+    *,
+    subject: str = "moonpool",
+    version: str = moonpool.__version__,
+    **figures: object,
+) -> Row:
+    """One row; floats are rounded to what was measured, four significant digits."""
+    short = {key: _short(value) for key, value in figures.items()}
+    return {
+        "bench": bench,
+        "case": case,
+        "subject": subject,
+        "version": version,
+        "rounds": rounds,
+        **short,
+    }
+
+
+class CpuMeter:
+    """CPU seconds, user and system, of this process and of others while they live."""
+
+    def __init__(self, pids: Iterable[int] = ()) -> None:
+        self._pids = tuple(pids)
+        self._start = self._now()
+
+    def seconds(self) -> float:
+        """Spent since construction."""
+        return self._now() - self._start
+
+    def _now(self) -> float:
+        return time.process_time() + sum(cpu_seconds(pid) for pid in self._pids)
+
+
+def measure(
+    call: Callable[[], object],
+    rounds: int,
+    calls: int,
+    *,
+    bytes_per_call: int = 0,
+    items_per_call: int = 1,
+    pids: Sequence[int] = (),
+) -> Row:
+    """Time `calls` calls a round, one round first to warm up; medians over the rounds.
+
+    Returns p50_us, p99_us and ops_per_s (items), with `bytes_per_call` also gb_per_s (decimal) and
+    cpu_s_per_gb of this process and `pids`.
+    """
+    found: dict[str, list[float]] = {}
+    for number in range(rounds + 1):
+        meter = CpuMeter(pids)
+        lap_ns = _laps(call, calls)
+        cpu_s, total_s = meter.seconds(), float(lap_ns.sum()) / 1e9
+        if number == 0:
+            continue
+        p50, p99 = np.percentile(lap_ns, [50, 99]) / 1e3
+        figures = {"p50_us": p50, "p99_us": p99, "ops_per_s": calls * items_per_call / total_s}
+        if bytes_per_call:
+            moved_gb = calls * bytes_per_call / 1e9
+            figures |= {"gb_per_s": moved_gb / total_s, "cpu_s_per_gb": cpu_s / moved_gb}
+        for key, value in figures.items():
+            found.setdefault(key, []).append(float(value))
+    return {key: statistics.median(values) for key, values in found.items()}
+
+
+def machine_row() -> Row:
+    """The machine, so that a figure is never without one."""
+    return make_row(
+        "machine",
+        _cpu_model(),
+        0,
+        subject="machine",
+        version=platform.release(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        python=platform.python_version(),
+        numpy=np.__version__,
+    )
+
+
+def _laps(call: Callable[[], object], calls: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    clock = time.perf_counter_ns
+    laps = np.empty(calls, np.int64)
+    for index in range(calls):
+        start = clock()
+        call()
+        laps[index] = clock() - start
+    return laps
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.machine()
+
+
+def _short(value: object) -> object:
+    return float(f"{value:.4g}") if isinstance(value, float) else value

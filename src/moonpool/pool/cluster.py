@@ -1,0 +1,211 @@
+"""A pool on this machine: a master and its nodes as child processes, up together, down together.
+
+It starts nothing a second time: a child that died is reported by `died`, never replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final, Self
+
+import msgspec
+
+from moonpool.core.errors import NotReady
+from moonpool.core.sections import MasterConfig, NodeConfig, default_directory
+
+START_S: Final = 60.0
+STOP_S: Final = 10.0
+_LOG_TAIL_BYTES: Final = 2000
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Child:
+    """A process of the cluster; `ready` is what it said when it was."""
+
+    role: str
+    name: str
+    process: subprocess.Popen[bytes]
+    ready: dict[str, Any]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+
+class Cluster:
+    """Children of this process, alive between `start` and `stop` (or inside `with`).
+
+    Args:
+        master: its settings; port 0 takes any free one.
+        nodes: settings of each node; their `master` is filled in.
+        inherit_log: show what the children log on stderr; otherwise it is kept and shown only
+            when one does not come up.
+    """
+
+    def __init__(
+        self, master: MasterConfig, nodes: Sequence[NodeConfig], *, inherit_log: bool = False
+    ) -> None:
+        self.address = ""
+        self.nodes: list[Child] = []
+        self.master: Child | None = None
+        self._master_config = master
+        self._node_configs = list(nodes)
+        self._inherit_log = inherit_log
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._log: IO[bytes] | None = None
+
+    def start(self, timeout_s: float = START_S) -> None:
+        """Start all; returns when every node is part of the pool. Raises NotReady, all down."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._log = None if self._inherit_log else tempfile.TemporaryFile()
+            process = self._spawn("master", self._master_config)
+            self.master = self._await_ready("master", process, deadline)
+            self.address = self.master.ready["address"]
+            started = [
+                self._spawn("node", msgspec.structs.replace(config, master=self.address))
+                for config in self._node_configs
+            ]
+            self.nodes = [self._await_ready("node", node, deadline) for node in started]
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def children(self) -> list[Child]:
+        return ([self.master] if self.master else []) + self.nodes
+
+    def died(self) -> list[Child]:
+        """Children that ended by themselves or were killed."""
+        return [child for child in self.children if not child.alive]
+
+    def kill(self, node: Child) -> None:
+        """SIGKILL: it gets no chance to say goodbye."""
+        node.process.kill()
+        node.process.wait()
+
+    def stop(self, timeout_s: float = STOP_S) -> None:
+        """End all: asked first, killed when they do not go. Nodes go before their master."""
+        deadline = time.monotonic() + timeout_s
+        for group in (self._processes[1:], self._processes[:1]):
+            for process in group:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGTERM)
+            for process in group:
+                _reap(process, deadline)
+        self._processes.clear()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _spawn(self, role: str, config: MasterConfig | NodeConfig) -> subprocess.Popen[bytes]:
+        # A session of its own: Ctrl-C reaches the parent only, which ends all in order.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "moonpool.pool.process", role, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,
+        )
+        self._processes.append(process)
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin as stdin:
+            stdin.write(msgspec.json.encode(msgspec.structs.asdict(config)) + b"\n")
+        return process
+
+    def _await_ready(
+        self, role: str, process: subprocess.Popen[bytes], deadline: float
+    ) -> Child:
+        line = _read_line(process, deadline)
+        try:
+            ready = json.loads(line)
+        except ValueError:
+            why = "did not become ready in time" if process.poll() is None else "ended"
+            raise NotReady(f"the {role} process {why}{self._log_tail()}") from None
+        return Child(role, ready.get("name", role), process, ready)
+
+    def _log_tail(self) -> str:
+        if self._log is None:
+            return ""
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - _LOG_TAIL_BYTES))
+        return f": {self._log.read().decode(errors='replace').strip()}"
+
+
+def local_directory(name: str) -> Path:
+    """A new folder of this user in shared memory for the segments of one cluster."""
+    base = default_directory()
+    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=base))
+
+
+def remove_directory(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _read_line(process: subprocess.Popen[bytes], deadline: float) -> bytes:
+    """The first line the child prints, or what came until its end or the deadline."""
+    assert process.stdout is not None
+    line = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while not line.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or not selector.select(left):
+                break
+            piece = os.read(process.stdout.fileno(), 4096)
+            if not piece:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=max(0.0, deadline - time.monotonic()))
+                break
+            line += piece
+    return line
+
+
+def _reap(process: subprocess.Popen[bytes], deadline: float) -> None:
+    try:
+        process.wait(timeout=max(0.1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process so far, user and system; 0 when there is no such process."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S

@@ -1,0 +1,30 @@
+"""Child processes: up together, down together, and no orphan when something goes wrong."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from moonpool.core.errors import NotReady
+from moonpool.core.sections import MasterConfig
+from moonpool.pool.cluster import Cluster, _read_line
+
+
+def test_a_child_that_cannot_start_says_why() -> None:
+    # A port that only the superuser may take and the kernel has no address for.
+    cluster = Cluster(MasterConfig(host="localhost.invalid", token="x" * 32, port=0), [])
+    with pytest.raises(NotReady, match="the master process ended: "):
+        cluster.start()
+    assert cluster.children == []
+
+
+def test_a_silent_child_is_given_up_at_the_deadline() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"], stdout=subprocess.PIPE
+    )
+    try:
+        assert _read_line(process, time.monotonic() + 0.05) == b""
+    finally:
+        process.kill()
+        process.communicate()
