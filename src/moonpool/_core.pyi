@@ -53,6 +53,126 @@ def block_hashes_u64(
 ) -> npt.NDArray[np.uint64]:
     """Routing hashes of the blocks: u64[blocks]; `seed` may be the value of the block before."""
 
+# ---- segment: shared memory that describes itself ----
+# Single calls answer bytes or a size, or -1 - status; batches answer status columns.
+
+class SegmentError(Exception): ...
+class SegmentLocked(SegmentError): ...
+class SegmentFormat(SegmentError): ...
+class SegmentSpace(SegmentError): ...
+class SegmentClosed(SegmentError): ...
+
+class SegmentAgent:
+    """The one owner of a segment: grants, seals, retires and returns its memory.
+
+    Claim records are 48 bytes each: size u64, term u64, seq u64, expiry_ms i64, tenant u32, key_len u16,
+    parent_len u16, replicas u8, pin u8, flags u16, last_used u32; the blob holds key and parent of each.
+    `now_ns` is CLOCK_BOOTTIME, -1 asks the clock. After `close`, or in a forked child: SegmentClosed.
+    """
+
+    @staticmethod
+    def create(
+        path: str | None,
+        capacity_bytes: int,
+        headroom_bytes: int,
+        slots: int,
+        rows: int = 64,
+        trust_domain: bytes = b"",
+        populate: bool = True,
+        tombstones: int = 4096,
+    ) -> SegmentAgent:
+        """Formats a named file (0600, in a 0700 folder) or, without a path, a memfd. Raises
+        FileExistsError, PermissionError, SegmentSpace, ValueError."""
+    @staticmethod
+    def adopt(path: str, populate: bool = False) -> SegmentAgent:
+        """Takes over the file of a dead owner. Raises SegmentLocked, SegmentFormat, FileNotFoundError."""
+    def close(self) -> None:
+        """Gives the ownership back, the file stays. BufferError while transfers use the segment."""
+    def destroy(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+    def fd(self) -> int: ...
+    @property
+    def path(self) -> str | None: ...
+    @property
+    def incarnation(self) -> bytes: ...
+    @property
+    def trust_domain(self) -> bytes: ...
+    @property
+    def capacity_bytes(self) -> int: ...
+    @property
+    def headroom_bytes(self) -> int: ...
+    @property
+    def data_bytes(self) -> int: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def term(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def valid_until_ns(self) -> int: ...
+    @property
+    def adopted(self) -> dict[str, int]:
+        """What adoption found: sealed, writing, retired, freed, broken."""
+    def usage(self) -> dict[str, int]: ...
+    def raise_term(self, term: int, instance: bytes) -> bool: ...
+    def set_valid_until(self, boottime_ns: int) -> None: ...
+    def claim(
+        self,
+        records: _Buffer,
+        blob: bytes,
+        term: int,
+        row: int = -1,
+        row_epoch: int = 0,
+        now_ns: int = -1,
+    ) -> tuple[_U8, _U32, _U64]:
+        """Answers (status, slot, generation). `row` names the shared-memory client that will write."""
+    def seal(
+        self,
+        slot: _U32,
+        generation: _U64,
+        crc: _U32,
+        flags: int,
+        term: int,
+    ) -> _U8:
+        """Flag 1: the agent computes the CRC from its memory, `crc` is not looked at."""
+    def abort(
+        self, slot: _U32, generation: _U64
+    ) -> _U8: ...
+    def expire(self, term: _U64, seq: _U64) -> int: ...
+    def retire(
+        self,
+        slot: _U32,
+        generation: _U64,
+        term: int,
+        hold_ms: int = 0,
+        now_ns: int = -1,
+    ) -> _U8: ...
+    def drain(self, now_ns: int = -1) -> int: ...
+    def inventory(self, start_slot: int, slots_max: int) -> dict[str, Any]:
+        """Sealed slots of [start_slot, start_slot + slots_max) as columns: slot, generation, term, seq,
+        size, crc, tenant, expiry_ms, last_used, replicas, pin; keys and parents as bytes with key_ends
+        and parent_ends (uint32); next_start, and the sequence of changes it is based on."""
+    def changes(self, after_sequence: int, changes_max: int) -> dict[str, Any] | None:
+        """Columns sequence, kind (1 sealed, 2 retired, 3 freed), slot, generation, term, seq; None at a
+        gap: ask for the whole inventory."""
+    def tombstone_add(self, hash: bytes, term: int, seq: int) -> int: ...
+    def tombstone_remove(self, hash: bytes) -> bool: ...
+    def tombstones(self) -> tuple[bytes, _U64, _U64]: ...
+    def read(self, slot: int, generation: int, offset: int = 0, length: int = -1) -> bytes | int:
+        """Whole objects are verified. An int is -1 - status."""
+    def write(self, slot: int, generation: int, offset: int, source: _Buffer) -> int: ...
+
+def segment_info(path: str) -> dict[str, Any]:
+    """What can be said of a file without adopting it: problem (None, or why it is no segment), owner_alive,
+    owner_pid, clients_alive, file_bytes, incarnation, term, valid_until_ns and its geometry."""
+
+def remove_dead_segment(path: str) -> bool:
+    """Unlinks a file whose owner is gone; False while the owner lives."""
+
 # ---- table: the catalog's row table (mechanism only, no policy, one thread) ----
 #
 # Array arguments are one-dimensional, contiguous and of exactly the dtype shown (TypeError
