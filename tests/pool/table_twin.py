@@ -49,7 +49,7 @@ def rows_of(values: Iterable[int]) -> I32:
 
 
 class TableTwin:
-    """`Table(rows_max, replicas_max, lists_max)`: `moonpool/_core.pyi` says what each call means."""
+    """`Table(rows_max, replicas_max, lists_max)`: `_core.pyi` says what each call means."""
 
     def __init__(self, rows_max: int, replicas_max: int, lists_max: int) -> None:
         self.rows_max, self.replicas_max, self.lists_max = rows_max, replicas_max, lists_max
