@@ -9,4 +9,5 @@ void bind_hash(nanobind::module_& m);      // SHA-256, HMAC, block hash chains
 void bind_segment(nanobind::module_& m);   // segment agent and shared-memory client
 void bind_endpoint(nanobind::module_& m);  // the data plane's socket endpoint
 void bind_table(nanobind::module_& m);     // the catalog's row table
+void bind_transfer(nanobind::module_& m);  // block copies between mapped memory
 }  // namespace moonpool

@@ -8,4 +8,5 @@ NB_MODULE(_core, m) {
   moonpool::bind_segment(m);
   moonpool::bind_endpoint(m);
   moonpool::bind_table(m);
+  moonpool::bind_transfer(m);
 }

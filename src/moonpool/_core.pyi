@@ -332,3 +332,26 @@ class Table:
         and no change. The batch names parents first; the lists get children first, so that a root
         ends most recent; ancestors outside the batch are touched too when `touch_ancestors`.
         """
+
+# ---- transfer: block copies between mapped memory ----
+
+class BlockCopy:
+    """Copies n blocks between two buffers; offsets and lengths are contiguous u64[n], in bytes.
+
+    Raises IndexError for a block outside its buffer, before anything is copied. `status()` is
+    u8[n] of the native Status, `crc()` u32[n] over the destination (empty without checksum).
+    """
+
+    def __init__(
+        self,
+        dst: _Buffer,
+        dst_offsets: npt.NDArray[np.uint64],
+        src: _Buffer,
+        src_offsets: npt.NDArray[np.uint64],
+        lengths: npt.NDArray[np.uint64],
+        checksum: bool,
+    ) -> None: ...
+    def run(self, deadline_ns: int) -> int: ...
+    def cancel(self) -> None: ...
+    def status(self) -> npt.NDArray[np.uint8]: ...
+    def crc(self) -> npt.NDArray[np.uint32]: ...

@@ -1,1 +1,37 @@
-"""."""
+"""Bytes between registered memory of two processes: one API over many transports.
+
+`Engine` registers memory and connects to peers; `read` and `write` move block lists given as id
+arrays over declared layouts, or as raw ranges; an `Op` reports each block. Imports only core.
+"""
+
+from moonpool.transfer.base import (
+    Blocks,
+    BlockStatus,
+    Op,
+    OpResult,
+    OpState,
+    Transfer,
+    Transport,
+)
+from moonpool.transfer.layout import Layout
+from moonpool.transfer.local import LocalTransport
+from moonpool.transfer.segment import RemoteSegment, Segment
+from moonpool.transfer.sim import SimTransport
+from moonpool.transfer.sim_link import SimEvent, SimLink
+
+__all__ = [
+    "BlockStatus",
+    "Blocks",
+    "Layout",
+    "LocalTransport",
+    "Op",
+    "OpResult",
+    "OpState",
+    "RemoteSegment",
+    "Segment",
+    "SimEvent",
+    "SimLink",
+    "SimTransport",
+    "Transfer",
+    "Transport",
+]

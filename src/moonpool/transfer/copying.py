@@ -1,0 +1,111 @@
+"""Copies between memory this process can address, as ops: small ones on the calling thread, large
+ones on one worker thread, so that submitting never blocks for long. The GIL is released throughout.
+"""
+
+import queue
+import threading
+from typing import Any
+
+from moonpool import _core
+from moonpool.core.errors import Closed, TransferError
+from moonpool.transfer.base import BlockStatus, Op, OpState, Transfer, cancelled, expired
+
+_OUTCOMES = {
+    BlockStatus.OK: OpState.DONE,
+    BlockStatus.CANCELLED: OpState.CANCELLED,
+    BlockStatus.EXPIRED: OpState.EXPIRED,
+}
+_REASONS = {OpState.CANCELLED: cancelled, OpState.EXPIRED: expired}
+
+
+class CopyOp(Op):
+    """An op that one native block copy carries out."""
+
+    __slots__ = ("_job",)
+
+    def __init__(self, transfer: Transfer, transport: str, remote_memory: Any) -> None:
+        super().__init__(transfer, transport)
+        dst, src = transfer.local.buffer, remote_memory
+        dst_offsets, src_offsets = transfer.local_offsets, transfer.remote_offsets
+        if transfer.kind == "write":
+            dst, src, dst_offsets, src_offsets = src, dst, src_offsets, dst_offsets
+        self._job: _core.BlockCopy | None = _core.BlockCopy(
+            dst, dst_offsets, src, src_offsets, transfer.lengths, transfer.checksum
+        )
+
+    def run(self) -> None:
+        """Does all of it on this thread, unless the op is over already."""
+        job = self._job
+        if job is None or not self.post():
+            return
+        outcome = job.run(int(self.transfer.deadline_s * 1e9))
+        # The buffers are let go before anybody hears that the op is over.
+        status, crc = job.status(), job.crc() if self.transfer.checksum else None
+        self._job = job = None
+        state = _OUTCOMES[BlockStatus(outcome)]
+        error = None if state is OpState.DONE else _REASONS[state](self)
+        self.settle(state, status=status, crc=crc, error=error)
+
+    def drop(self, error: TransferError) -> None:
+        """Fails an op that never ran."""
+        self._job = None
+        self.settle(OpState.FAILED, error=error)
+
+    def _cancel_posted(self) -> None:
+        if (job := self._job) is not None:
+            job.cancel()
+
+
+class CopyRunner:
+    """Decides where a copy runs. `inline_bytes`: up to there on the calling thread;
+    `queue_ops_max`: how many may wait for the worker."""
+
+    def __init__(self, inline_bytes: int = 2 << 20, queue_ops_max: int = 1024) -> None:
+        self.inline_bytes = inline_bytes
+        self._queue: queue.Queue[CopyOp | None] = queue.Queue(queue_ops_max)
+        self._worker: threading.Thread | None = None
+        self._running: CopyOp | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def start(self, op: CopyOp) -> None:
+        """Runs `op` or hands it to the worker; a full queue fails it as busy."""
+        if op.transfer.nbytes <= self.inline_bytes:
+            op.run()
+            return
+        with self._lock:
+            if self._closed:
+                op.drop(Closed("the engine is closed"))
+                return
+            if self._worker is None:
+                self._worker = threading.Thread(
+                    target=self._work, name="moonpool-copies", daemon=True
+                )
+                self._worker.start()
+            try:
+                self._queue.put_nowait(op)
+            except queue.Full:
+                full = f"{self._queue.maxsize} copies are waiting already; wait for some of them"
+                op.drop(TransferError(full))
+
+    def close(self) -> None:
+        """Cancels what runs and what waits; quiet when it returns."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            worker = self._worker
+            while not self._queue.empty():
+                if (waiting := self._queue.get_nowait()) is not None:
+                    waiting.drop(Closed("the engine was closed"))
+        if worker is not None:
+            if (running := self._running) is not None:
+                running.cancel()
+            self._queue.put(None)
+            worker.join()
+
+    def _work(self) -> None:
+        while (op := self._queue.get()) is not None:
+            self._running = op
+            op.run()
+            self._running = op = None

@@ -1,0 +1,165 @@
+"""From block ids to byte ranges: declared once per layout, resolved as whole arrays.
+
+There is never one Python object per block, and nothing is sent before every id, dtype and bound
+has been checked here.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from moonpool.core.errors import BadInput
+from moonpool.transfer.base import U64, Blocks
+
+if TYPE_CHECKING:
+    from moonpool.transfer.segment import RemoteSegment, Segment
+
+_U64_ONE = np.ones(1, dtype=np.uint64)
+
+
+class Layout:
+    """Equal blocks in a segment: block `i` is the `block_bytes` at `offset + i * stride`.
+
+    Made by `segment.blocks(...)`; immutable. `count` is how many whole blocks the segment holds.
+    """
+
+    __slots__ = ("_lengths", "block_bytes", "count", "name", "offset", "segment", "stride")
+
+    def __init__(
+        self,
+        segment: "Segment | RemoteSegment",
+        block_bytes: int,
+        stride: int | None = None,
+        offset: int = 0,
+        name: str = "",
+    ) -> None:
+        self.segment = segment
+        self.block_bytes = _size("block_bytes", block_bytes, 1)
+        self.stride = self.block_bytes if stride is None else _size("stride", stride, 1)
+        self.offset = _size("offset", offset, 0)
+        self.name = name
+        if self.stride < self.block_bytes:
+            raise BadInput(
+                f"stride {self.stride} is smaller than block_bytes {self.block_bytes}: blocks "
+                f"would overlap"
+            )
+        room = segment.nbytes - self.offset - self.block_bytes
+        if room < 0:
+            raise BadInput(
+                f"segment '{segment.name}' of {segment.nbytes} bytes has no room for one block of "
+                f"{self.block_bytes} bytes at offset {self.offset}"
+            )
+        self.count = room // self.stride + 1
+        self._lengths = _U64_ONE * np.uint64(self.block_bytes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all blocks together, gaps left out."""
+        return self.count * self.block_bytes
+
+    def resolve(self, ids: ArrayLike) -> Blocks:
+        """Ranges of `ids`: an int, or a 1-D integer array of any width.
+
+        Raises BadInput for another dtype or shape, and for ids outside 0..count-1.
+        """
+        array = integers(ids, "block ids")
+        if array.size and not 0 <= (highest := _highest(array, "block ids")) < self.count:
+            raise BadInput(
+                f"block id {highest} is outside 0..{self.count - 1} of {self._described()}"
+            )
+        offsets = array.astype(np.uint64)
+        offsets *= np.uint64(self.stride)
+        offsets += np.uint64(self.offset)
+        return Blocks(offsets, self._lengths_of(len(offsets)))
+
+    def _lengths_of(self, count: int) -> U64:
+        # All blocks are equally long, so one grown array serves every call as a slice.
+        if count > len(self._lengths):
+            self._lengths = np.full(2 * count, self.block_bytes, dtype=np.uint64)
+        return self._lengths[:count]
+
+    def _described(self) -> str:
+        name = f"layout '{self.name}'" if self.name else f"the {self.block_bytes}-byte blocks"
+        return f"{name} in segment '{self.segment.name}'"
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __repr__(self) -> str:
+        return (
+            f"<Layout {self.name or 'unnamed'} in '{self.segment.name}': {self.count} x "
+            f"{self.block_bytes} bytes, stride {self.stride}, offset {self.offset}>"
+        )
+
+
+def resolve(target: "Layout | Segment | RemoteSegment", which: Any) -> Blocks:
+    """Ranges meant by `which` in `target`.
+
+    For a layout: block ids (None: all). For a segment: (offsets, lengths), each an int or a 1-D
+    integer array, in bytes (None: the whole segment). Raises BadInput for anything that is
+    malformed or out of bounds.
+    """
+    if isinstance(target, Layout):
+        return target.resolve(np.arange(target.count) if which is None else which)
+    if which is None:
+        return Blocks(np.zeros(1, dtype=np.uint64), np.array([target.nbytes], dtype=np.uint64))
+    if not isinstance(which, tuple) or len(which) != 2:
+        raise BadInput(
+            f"a segment takes (offsets, lengths), not {type(which).__name__}; for block ids "
+            f"declare a layout with segment.blocks(block_bytes)"
+        )
+    offsets, lengths = integers(which[0], "offsets"), integers(which[1], "lengths")
+    if len(offsets) != len(lengths):
+        raise BadInput(f"{len(offsets)} offsets but {len(lengths)} lengths; give one per block")
+    if len(offsets):
+        _highest(offsets, "offsets"), _highest(lengths, "lengths")
+        _check_inside(offsets.astype(np.uint64), lengths.astype(np.uint64), target)
+    return Blocks(
+        np.ascontiguousarray(offsets, dtype=np.uint64),
+        np.ascontiguousarray(lengths, dtype=np.uint64),
+    )
+
+
+def _check_inside(offsets: U64, lengths: U64, target: "Segment | RemoteSegment") -> None:
+    # Compared without adding, so that no sum can wrap around 2^64.
+    nbytes = np.uint64(target.nbytes)
+    outside = (offsets > nbytes) | (lengths > nbytes - np.minimum(offsets, nbytes))
+    if outside.any():
+        first = int(np.argmax(outside))
+        raise BadInput(
+            f"block {first} at offset {offsets[first]} with {lengths[first]} bytes is outside "
+            f"segment '{target.name}' of {target.nbytes} bytes"
+        )
+
+
+def integers(values: ArrayLike, what: str) -> NDArray[Any]:
+    """`values` as a 1-D integer array; an int becomes one entry. Raises BadInput otherwise."""
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise BadInput(f"{what} are no array of integers: {error}") from error
+    if array.ndim == 0:
+        array = array.reshape(1)
+    if array.ndim != 1:
+        raise BadInput(f"{what} have shape {array.shape}; give one dimension")
+    if array.dtype.kind not in "iu":
+        if array.size == 0 and not isinstance(values, np.ndarray):
+            return np.zeros(0, dtype=np.uint64)
+        raise BadInput(f"{what} have dtype {array.dtype}; give integers")
+    return array
+
+
+def _highest(array: NDArray[Any], what: str) -> int:
+    """The largest of `array`; raises BadInput for a negative entry."""
+    if array.dtype.kind == "i" and (lowest := int(array.min())) < 0:
+        raise BadInput(f"{what} contain {lowest}; they start at 0")
+    return int(array.max())
+
+
+def _size(what: str, value: int, lowest: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise BadInput(f"{what} {value!r} is a {type(value).__name__}; give whole bytes")
+    if not lowest <= value < 2**63:
+        raise BadInput(f"{what} {value} is outside {lowest}..2^63-1")
+    return int(value)

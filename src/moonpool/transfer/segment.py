@@ -1,0 +1,188 @@
+"""Memory that can take part in transfers: our own (Segment) and a peer's (RemoteSegment)."""
+
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from moonpool.core.errors import BadInput, Closed
+from moonpool.transfer.base import U8, Op
+from moonpool.transfer.layout import Layout
+
+NAME_BYTES_MAX = 255
+_SWEEP_OPS = 64
+
+
+class Segment:
+    """A contiguous range of this process's memory, registered under a name with one engine.
+
+    `buffer` is a memoryview of unsigned bytes, `array` the same memory as numpy uint8[nbytes];
+    both stay valid as long as somebody holds them. `shared` memory can be mapped by other
+    processes of this host. Use it as a context manager, or call close().
+    """
+
+    def __init__(
+        self,
+        memory: Any,
+        *,
+        name: str,
+        writable: bool = True,
+        shared: bool = False,
+        region: int = 0,
+        on_close: "Callable[[Segment], None] | None" = None,
+    ) -> None:
+        self.array = as_bytes(memory, writable=writable)
+        self.buffer = self.array.data
+        self.name = check_name(name)
+        self.nbytes = self.array.nbytes
+        self.writable = writable
+        self.shared = shared
+        self.region = region
+        self.layouts: dict[str, Layout] = {}
+        self.closed = False
+        self._on_close = on_close
+        self._open_ops: list[weakref.ref[Op]] = []
+
+    def blocks(
+        self, block_bytes: int, stride: int | None = None, offset: int = 0, name: str = ""
+    ) -> Layout:
+        """A layout of equal blocks, all in bytes; `stride` defaults to `block_bytes`.
+
+        A named one is published: peers find it as `peer.layout(name)`. Raises BadInput.
+        """
+        layout = Layout(self, block_bytes, stride, offset, check_name(name) if name else "")
+        if name:
+            self.layouts[name] = layout
+        return layout
+
+    def require_open(self) -> None:
+        if self.closed:
+            raise Closed(f"segment '{self.name}' is closed; allocate or register it again")
+
+    def hold(self, op: Op) -> None:
+        """Makes close() end `op` first, so that the memory is quiet afterwards."""
+        if len(self._open_ops) >= _SWEEP_OPS:
+            self._open_ops = [ref for ref in self._open_ops if _unfinished(ref()) is not None]
+        self._open_ops.append(weakref.ref(op))
+
+    def close(self) -> None:
+        """Cancels what still moves here, waits until that is quiet, and ends the registration."""
+        if self.closed:
+            return
+        self.closed = True
+        for ref in self._open_ops:
+            if (op := _unfinished(ref())) is not None:
+                op.cancel()
+                op.wait()
+        self._open_ops.clear()
+        if self._on_close is not None:
+            self._on_close(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def __repr__(self) -> str:
+        traits = [word for word in ("writable", "shared", "closed") if getattr(self, word)]
+        return f"<Segment '{self.name}': {self.nbytes} bytes, {', '.join(traits) or 'read-only'}>"
+
+
+class Owner(Protocol):
+    """Who a remote segment belongs to: a connected peer, or a simulated one."""
+
+    @property
+    def address(self) -> str: ...
+
+
+class RemoteSegment:
+    """A peer's segment as its directory described it under one epoch; immutable.
+
+    When the peer comes back with another epoch, ops on this object fail with PeerRestarted: take
+    the new one from `peer.segment(name)`.
+    """
+
+    __slots__ = ("epoch", "name", "nbytes", "peer", "region", "shared", "writable")
+
+    def __init__(
+        self,
+        peer: Owner,
+        *,
+        epoch: int,
+        region: int,
+        name: str,
+        nbytes: int,
+        writable: bool,
+        shared: bool,
+    ) -> None:
+        self.peer = peer
+        self.epoch = epoch
+        self.region = region
+        self.name = name
+        self.nbytes = nbytes
+        self.writable = writable
+        self.shared = shared
+
+    def blocks(
+        self, block_bytes: int, stride: int | None = None, offset: int = 0, name: str = ""
+    ) -> Layout:
+        """A layout of equal blocks, declared on this side. Raises BadInput."""
+        return Layout(self, block_bytes, stride, offset, name)
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def __repr__(self) -> str:
+        return f"<RemoteSegment '{self.name}' at {self.peer.address}: {self.nbytes} bytes>"
+
+
+def as_bytes(memory: Any, *, writable: bool) -> U8:
+    """`memory` (numpy or anything with the buffer protocol) as uint8[n] without a copy.
+
+    Raises BadInput when that is impossible: not contiguous, read-only though `writable`, no buffer.
+    """
+    try:
+        array = memory if isinstance(memory, np.ndarray) else np.frombuffer(memory, dtype=np.uint8)
+    except (TypeError, ValueError, BufferError) as error:
+        if _is_empty(memory):
+            return np.zeros(0, dtype=np.uint8)
+        raise BadInput(f"cannot use a {type(memory).__name__} as memory: {error}") from error
+    if not array.flags.c_contiguous:
+        raise BadInput(
+            f"array of shape {array.shape} is not C-contiguous; numpy.ascontiguousarray copies it"
+        )
+    if array.dtype.hasobject:
+        raise BadInput(f"array of dtype {array.dtype} holds Python objects, not bytes")
+    if writable and not array.flags.writeable:
+        raise BadInput("the memory is read-only; register it with writable=False")
+    return array.reshape(-1).view(np.uint8)
+
+
+def _is_empty(memory: Any) -> bool:
+    # numpy refuses to look into an empty buffer; for us it is a segment of no bytes.
+    try:
+        return memoryview(memory).nbytes == 0
+    except TypeError:
+        return False
+
+
+def check_name(name: str) -> str:
+    """A usable segment or layout name; raises BadInput."""
+    if not isinstance(name, str) or not name or len(name.encode()) > NAME_BYTES_MAX:
+        raise BadInput(f"name {name!r} must be a text of 1..{NAME_BYTES_MAX} bytes")
+    return name
+
+
+def _unfinished(op: Op | None) -> Op | None:
+    return op if op is not None and not op.done() else None
