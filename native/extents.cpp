@@ -6,7 +6,8 @@
 namespace moonpool {
 
 namespace {
-constexpr int kLooksInOwnClass = 32;  // blocks of the request's own class tried before a larger class
+constexpr int kLooksInOwnClass =
+    32;  // blocks of the request's own class tried before a larger class
 
 std::uint64_t to_granules(std::uint64_t bytes) {
   return bytes / kGranule + (bytes % kGranule != 0 ? 1 : 0);
@@ -33,7 +34,8 @@ bool ExtentAllocator::rebuild(std::uint64_t bytes, std::vector<Extent> used) {
   std::uint64_t at = 0;
   for (const Extent& extent : used) {
     const bool aligned = extent.offset % kGranule == 0 && extent.bytes % kGranule == 0;
-    const bool inside = extent.offset <= total_bytes() && extent.bytes <= total_bytes() - extent.offset;
+    const bool inside =
+        extent.offset <= total_bytes() && extent.bytes <= total_bytes() - extent.offset;
     if (!aligned || !inside || extent.offset < at) return false;
     at = extent.offset + extent.bytes;
   }
@@ -64,7 +66,8 @@ std::optional<Extent> ExtentAllocator::allocate_up_to(std::uint64_t bytes) {
   return Extent{block.start * kGranule, block.length * kGranule};
 }
 
-bool ExtentAllocator::allocate(std::uint64_t bytes, std::size_t extents_max, std::vector<Extent>& out) {
+bool ExtentAllocator::allocate(std::uint64_t bytes, std::size_t extents_max,
+                               std::vector<Extent>& out) {
   out.clear();
   std::uint64_t missing = to_granules(bytes);
   if (missing > free_granules_) return false;
@@ -181,7 +184,8 @@ ExtentAllocator::Block ExtentAllocator::take_block(std::uint32_t id) {
   return block;
 }
 
-std::uint32_t ExtentAllocator::block_at(const FlatIndex& index, std::uint64_t key, bool by_end) const {
+std::uint32_t ExtentAllocator::block_at(const FlatIndex& index, std::uint64_t key,
+                                        bool by_end) const {
   std::uint32_t found = kNone;
   index.find(mix64(key), [&](std::uint32_t id) {
     const std::uint64_t edge = by_end ? blocks_[id].start + blocks_[id].length : blocks_[id].start;

@@ -1,6 +1,7 @@
-// Which bytes of a data area are free: best fit over size classes (two-level segregated, after TLSF),
-// with immediate coalescing. The allocator lives in its owner's memory and never touches the area, so it
-// can be rebuilt from the list of used extents and a broken client cannot damage it. Not thread-safe.
+// Which bytes of a data area are free: best fit over size classes (two-level segregated, after
+// TLSF), with immediate coalescing. The allocator lives in its owner's memory and never touches the
+// area, so it can be rebuilt from the list of used extents and a broken client cannot damage it.
+// Not thread-safe.
 #pragma once
 #include <array>
 #include <cstddef>

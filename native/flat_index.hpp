@@ -1,5 +1,6 @@
-// An open-addressing multimap from 64-bit hashes to 32-bit numbers, 16 bytes a place, no allocation but
-// its growth. Several numbers may stand under one hash; the caller compares what they stand for.
+// An open-addressing multimap from 64-bit hashes to 32-bit numbers, 16 bytes a place, no allocation
+// but its growth. Several numbers may stand under one hash; the caller compares what they stand
+// for.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -37,7 +38,8 @@ class FlatIndex {
 
   bool erase(std::uint64_t hash, std::uint32_t value) {
     std::size_t at = home(hash);
-    while (places_[at].used && !(places_[at].hash == hash && places_[at].value == value)) at = next(at);
+    while (places_[at].used && !(places_[at].hash == hash && places_[at].value == value))
+      at = next(at);
     if (!places_[at].used) return false;
     close_hole(at);
     --size_;
@@ -79,7 +81,8 @@ class FlatIndex {
   void close_hole(std::size_t hole) {
     for (std::size_t at = next(hole); places_[at].used; at = next(at)) {
       const std::size_t wanted = home(places_[at].hash);
-      const bool reachable = hole <= at ? (wanted <= hole || wanted > at) : (wanted <= hole && wanted > at);
+      const bool reachable =
+          hole <= at ? (wanted <= hole || wanted > at) : (wanted <= hole && wanted > at);
       if (!reachable) continue;
       places_[hole] = places_[at];
       hole = at;

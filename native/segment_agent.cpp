@@ -57,8 +57,7 @@ SegmentAgent::SegmentAgent(OwnedFd fd, const Geometry& geometry, std::optional<s
 std::shared_ptr<SegmentAgent> SegmentAgent::create(const std::optional<std::string>& path,
                                                    const SegmentSpec& spec) {
   CreatedFile made = create_segment_file(path, spec);
-  std::shared_ptr<SegmentAgent> agent(
-      new SegmentAgent(std::move(made.fd), made.geometry, path));
+  std::shared_ptr<SegmentAgent> agent(new SegmentAgent(std::move(made.fd), made.geometry, path));
   if (spec.populate) agent->map_.populate(true);
   agent->format();
   return agent;
@@ -70,7 +69,8 @@ std::shared_ptr<SegmentAgent> SegmentAgent::adopt(const std::string& path, bool 
     throw SegmentLocked(path + ": owned by living process " +
                         std::to_string(inspect_segment(path).owner_pid));
   }
-  struct stat opened {}, named {};
+  struct stat opened {
+  }, named{};
   if (::fstat(fd.get(), &opened) != 0 || ::stat(path.c_str(), &named) != 0 ||
       opened.st_ino != named.st_ino || opened.st_dev != named.st_dev) {
     throw SegmentFormat(path + ": removed while it was adopted");
@@ -94,11 +94,12 @@ void SegmentAgent::format() {
   counts_[index_of(SlotState::kFree)] = geometry_.slots;
   std::uint64_t magic;
   std::memcpy(&magic, kSegmentMagic, sizeof magic);
-  std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(superblock_->magic)).store(magic);
+  std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(superblock_->magic))
+      .store(magic);
 }
 
-// Brings the file of a dead owner to a consistent state: see the header's table for who may still hold
-// what. Nothing read here is trusted before it was checked.
+// Brings the file of a dead owner to a consistent state: see the header's table for who may still
+// hold what. Nothing read here is trusted before it was checked.
 void SegmentAgent::rebuild() {
   struct Claim {
     Extent extent;
@@ -192,7 +193,8 @@ bool SegmentAgent::load_slot(std::uint32_t index, std::vector<Extent>& extents,
 
 std::unique_lock<std::mutex> SegmentAgent::enter() const {
   if (process_ != process_number()) {
-    throw SegmentClosed("this segment belongs to the parent process; a forked child must not use it");
+    throw SegmentClosed(
+        "this segment belongs to the parent process; a forked child must not use it");
   }
   std::unique_lock lock(mutex_);
   if (closed_) throw SegmentClosed("the segment is closed");
@@ -320,7 +322,8 @@ void SegmentAgent::claim(std::span<const ClaimRecord> records, std::string_view 
     const bool full = out[i].status == Status::kNoSpace || out[i].status == Status::kNoSlot;
     if (full && !drained) {
       drained = true;
-      if (drain_locked(resolve(now_ns)) > 0) out[i] = claim_one(record, key, parent, row, row_epoch);
+      if (drain_locked(resolve(now_ns)) > 0)
+        out[i] = claim_one(record, key, parent, row, row_epoch);
     }
   }
 }
@@ -385,7 +388,8 @@ bool SegmentAgent::place(Slot& slot, std::uint64_t size, std::string_view key,
   }
   if (side.text_bytes > 0) stream.append(text);
   write_side(pieces, stream);
-  // A reader with an old generation may look at these fields: they come after the word's last change.
+  // A reader with an old generation may look at these fields: they come after the word's last
+  // change.
   std::atomic_ref<std::uint32_t>(slot.extent_count).store(count, std::memory_order_seq_cst);
   std::copy_n(extents.begin(), std::min<std::size_t>(count, kInlineExtents), slot.extents);
   slot.side = pieces.empty() ? Extent{} : pieces.front();
@@ -410,10 +414,11 @@ void SegmentAgent::write_side(const std::vector<Extent>& pieces, std::string_vie
   }
 }
 
-// --- the slot's word -------------------------------------------------------------------------------
+// --- the slot's word
+// -------------------------------------------------------------------------------
 
-// The only place where a word changes; sequentially consistent, so that a pin stored before the change
-// is seen by the scan after it, and a pin stored later sees the change.
+// The only place where a word changes; sequentially consistent, so that a pin stored before the
+// change is seen by the scan after it, and a pin stored later sees the change.
 void SegmentAgent::set_word(std::uint32_t index, std::uint64_t word) {
   Slot& slot = slots_[index];
   const std::size_t before = index_of(word_state(slot.word.load()));
@@ -442,8 +447,8 @@ void SegmentAgent::retire_slot(std::uint32_t index, std::int64_t hold_until_ns) 
 void SegmentAgent::free_slot(std::uint32_t index) {
   Slot& slot = slots_[index];
   std::vector<Extent> extents, pieces;
-  // The fields are the agent's own and were checked when they came: they cannot be damaged here unless
-  // somebody wrote over the tables, and then the extents are lost until the next adoption.
+  // The fields are the agent's own and were checked when they came: they cannot be damaged here
+  // unless somebody wrote over the tables, and then the extents are lost until the next adoption.
   const bool whole = load_slot(index, extents, pieces);
   close_writer(slot);
   set_word(index, slot_word(word_generation(slot.word.load()), SlotState::kFree));
@@ -456,12 +461,13 @@ void SegmentAgent::free_slot(std::uint32_t index) {
   note(ChangeKind::kFreed, index);
 }
 
-// --- seal, abort, expire, retire -------------------------------------------------------------------
+// --- seal, abort, expire, retire
+// -------------------------------------------------------------------
 
 void SegmentAgent::seal(std::span<const std::uint32_t> slots,
                         std::span<const std::uint64_t> generations,
-                        std::span<const std::uint32_t> crcs, std::uint32_t flags, std::uint64_t term,
-                        std::span<Status> out) {
+                        std::span<const std::uint32_t> crcs, std::uint32_t flags,
+                        std::uint64_t term, std::span<Status> out) {
   for (std::size_t i = 0; i < slots.size(); ++i) {
     std::optional<std::uint32_t> crc;
     if ((flags & kSealComputesCrc) == 0) {
@@ -473,8 +479,8 @@ void SegmentAgent::seal(std::span<const std::uint32_t> slots,
       close_write(slots[i], generations[i]);
     }
     const std::unique_lock lock = enter();
-    out[i] = term < term_of(*superblock_) ? Status::kStaleTerm
-                                          : seal_one(slots[i], generations[i], crc);
+    out[i] =
+        term < term_of(*superblock_) ? Status::kStaleTerm : seal_one(slots[i], generations[i], crc);
   }
 }
 
@@ -559,7 +565,8 @@ void SegmentAgent::retire(std::span<const std::uint32_t> slots,
   }
 }
 
-// --- drain -----------------------------------------------------------------------------------------
+// --- drain
+// -----------------------------------------------------------------------------------------
 
 std::uint64_t SegmentAgent::drain(std::int64_t now_ns) {
   const std::unique_lock lock = enter();
@@ -644,7 +651,8 @@ void SegmentAgent::collect_pins(std::vector<std::uint32_t>& pinned) const {
   }
 }
 
-// --- windows ---------------------------------------------------------------------------------------
+// --- windows
+// ---------------------------------------------------------------------------------------
 
 Window SegmentAgent::open_read(std::uint32_t slot, std::uint64_t generation, std::uint64_t offset,
                                std::uint64_t length) {
@@ -711,7 +719,8 @@ Status SegmentAgent::close_window(std::uint32_t index, std::uint64_t generation,
   return slots_[index].word.load() == slot_word(generation, state) ? Status::kOk : Status::kMoved;
 }
 
-// --- what it says about itself -----------------------------------------------------------------------
+// --- what it says about itself
+// -----------------------------------------------------------------------
 
 Inventory SegmentAgent::inventory(std::uint64_t start_slot, std::uint64_t slots_max) {
   constexpr std::uint64_t kSlotsPerLock = 512;  // so that claims and reads go on in between

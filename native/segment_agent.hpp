@@ -1,13 +1,14 @@
-// The one owner of a segment: grants, seals, retires and returns its memory, and says what it holds.
-// Only this class writes superblock and slot table. Thread-safe by one mutex, which is never held while
-// object bytes are copied: whoever moves bytes opens a window, copies without the lock, and closes it.
+// The one owner of a segment: grants, seals, retires and returns its memory, and says what it
+// holds. Only this class writes superblock and slot table. Thread-safe by one mutex, which is never
+// held while object bytes are copied: whoever moves bytes opens a window, copies without the lock,
+// and closes it.
 //
 //   interval of extents                       who may touch the bytes
 //   free                                      nobody (agent: side pieces of a claim under way)
 //   claim .. seal or abort                    the writer
 //   expire .. writer gone or acknowledged     the writer may still; nobody else gets them
 //   seal .. retire                            readers
-//   retire .. return (pins, windows, hold)    readers from before; their result is void unless pinned
+//   retire .. return (pins, windows, hold)    readers from before (void, unless pinned)
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -64,10 +65,10 @@ struct Window {
   std::vector<Part> parts;
 };
 
-inline constexpr std::uint64_t kWholeObject = ~0ull;        // as a length: all from the offset on
-inline constexpr std::uint32_t kSealComputesCrc = 1;        // seal flag: the agent reads the bytes itself
-inline constexpr std::size_t kChangesMax = 1 << 16;         // changes remembered
-inline constexpr std::int64_t kNowNs = -1;                  // "ask the clock" (CLOCK_BOOTTIME)
+inline constexpr std::uint64_t kWholeObject = ~0ull;  // as a length: all from the offset on
+inline constexpr std::uint32_t kSealComputesCrc = 1;  // seal flag: the agent reads the bytes itself
+inline constexpr std::size_t kChangesMax = 1 << 16;   // changes remembered
+inline constexpr std::int64_t kNowNs = -1;            // "ask the clock" (CLOCK_BOOTTIME)
 
 struct SegmentUsage {
   std::uint64_t free_bytes, largest_free, writing_bytes, sealed_bytes, retired_bytes;
@@ -105,8 +106,8 @@ struct TombstoneEntry {
 
 class SegmentAgent {
  public:
-  // Formats a new segment: a named file (0600, in a folder of ours that is closed to others) or a memfd.
-  // Throws SegmentError of a kind, std::invalid_argument, std::system_error.
+  // Formats a new segment: a named file (0600, in a folder of ours that is closed to others) or a
+  // memfd. Throws SegmentError of a kind, std::invalid_argument, std::system_error.
   static std::shared_ptr<SegmentAgent> create(const std::optional<std::string>& path,
                                               const SegmentSpec& spec);
   // Takes over the file of a dead owner and brings it to a consistent state. Throws as `create`.
@@ -115,7 +116,8 @@ class SegmentAgent {
   SegmentAgent(const SegmentAgent&) = delete;
   SegmentAgent& operator=(const SegmentAgent&) = delete;
 
-  // Gives the owner lock back; the file stays. kBusy while windows are open: detach the endpoint first.
+  // Gives the owner lock back; the file stays. kBusy while windows are open: detach the endpoint
+  // first.
   Status close();
   Status destroy();  // close, and unlink the file
   bool closed() const;
@@ -158,13 +160,14 @@ class SegmentAgent {
   std::optional<std::vector<Change>> changes(std::uint64_t after_sequence, std::size_t changes_max);
 
   // kBusy when the table is full. The higher version of one hash stays.
-  Status tombstone_add(std::span<const std::uint8_t, 16> hash, std::uint64_t term, std::uint64_t seq);
+  Status tombstone_add(std::span<const std::uint8_t, 16> hash, std::uint64_t term,
+                       std::uint64_t seq);
   bool tombstone_remove(std::span<const std::uint8_t, 16> hash);
   std::vector<TombstoneEntry> tombstones();
 
-  // Windows, for the process that moves the bytes. A window that opened (status kOk) must be closed with
-  // the same generation; its extents cannot return before. close_* tells whether the slot was still
-  // sealed (writing) at that generation: if not, the bytes prove nothing.
+  // Windows, for the process that moves the bytes. A window that opened (status kOk) must be closed
+  // with the same generation; its extents cannot return before. close_* tells whether the slot was
+  // still sealed (writing) at that generation: if not, the bytes prove nothing.
   Window open_read(std::uint32_t slot, std::uint64_t generation, std::uint64_t offset,
                    std::uint64_t length);
   Status close_read(std::uint32_t slot, std::uint64_t generation);
@@ -180,7 +183,8 @@ class SegmentAgent {
   void rebuild();
   // The lock under which everything below runs; throws SegmentClosed.
   std::unique_lock<std::mutex> enter() const;
-  bool load_slot(std::uint32_t index, std::vector<Extent>& extents, std::vector<Extent>& pieces) const;
+  bool load_slot(std::uint32_t index, std::vector<Extent>& extents,
+                 std::vector<Extent>& pieces) const;
 
   Claimed claim_one(const ClaimRecord& record, std::string_view key, std::string_view parent,
                     std::uint32_t row, std::uint64_t row_epoch);
@@ -202,8 +206,8 @@ class SegmentAgent {
   std::uint64_t free_dead_writes(std::uint32_t row);
   void collect_pins(std::vector<std::uint32_t>& pinned) const;
 
-  Window window(std::uint32_t index, std::uint64_t generation, SlotState state, std::uint64_t offset,
-                std::uint64_t length);
+  Window window(std::uint32_t index, std::uint64_t generation, SlotState state,
+                std::uint64_t offset, std::uint64_t length);
   Status close_window(std::uint32_t index, std::uint64_t generation, SlotState state);
 
   OwnedFd fd_;

@@ -42,7 +42,8 @@ struct ForkRegistry {
 
 ForkRegistry& registry() {
   static ForkRegistry* instance = [] {
-    auto* made = new ForkRegistry;  // lives as long as the process: destructors of others still need it
+    auto* made =
+        new ForkRegistry;  // lives as long as the process: destructors of others still need it
     pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
                    [] {
                      ForkRegistry& child = registry();
@@ -92,14 +93,15 @@ void check_folder(const std::string& path) {
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) throw_errno(errno, "folder " + folder);
   if (::stat(folder.c_str(), &at) != 0) throw_errno(errno, "folder " + folder);
   if (at.st_uid != ::geteuid() || (at.st_mode & 077) != 0) {
-    throw_errno(EACCES, "folder " + folder +
-                            " must belong to this user and be closed to others: chmod 700 it, or name "
-                            "another one");
+    throw_errno(EACCES,
+                "folder " + folder +
+                    " must belong to this user and be closed to others: chmod 700 it, or name "
+                    "another one");
   }
 }
 
-// True when shared memory takes huge pages only where a mapping asks for them: then the pages must be
-// faulted in through such a mapping before anything else allocates them.
+// True when shared memory takes huge pages only where a mapping asks for them: then the pages must
+// be faulted in through such a mapping before anything else allocates them.
 bool huge_on_advice() {
   char text[128] = {};
   const int fd = ::open("/sys/kernel/mm/transparent_hugepage/shmem_enabled", O_RDONLY | O_CLOEXEC);
@@ -119,9 +121,10 @@ void allocate_pages(int fd, const Geometry& geometry, bool populate, const std::
   }
   const int error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
   if (error == ENOSPC || error == ENOMEM || error == EFBIG) {
-    throw SegmentSpace(name + ": no space for " + std::to_string(bytes) +
-                       " bytes; lower the memory, or use a bigger file system (/dev/shm in a container "
-                       "is often 64 MiB)");
+    throw SegmentSpace(
+        name + ": no space for " + std::to_string(bytes) +
+        " bytes; lower the memory, or use a bigger file system (/dev/shm in a container "
+        "is often 64 MiB)");
   }
   if (error != 0) throw_errno(error, "allocation of " + name);
 }
@@ -218,7 +221,8 @@ bool is_locked(int fd, std::uint64_t byte) {
 }
 
 Geometry plan_geometry(const SegmentSpec& spec, std::uint32_t page_bytes) {
-  if (spec.capacity_bytes == 0 || spec.capacity_bytes > kAreaMax || spec.headroom_bytes > kAreaMax) {
+  if (spec.capacity_bytes == 0 || spec.capacity_bytes > kAreaMax ||
+      spec.headroom_bytes > kAreaMax) {
     throw std::invalid_argument("capacity_bytes must be 1 to 2**46, headroom_bytes at most 2**46");
   }
   if (spec.slots == 0 || spec.slots > kSlotsMax) {
@@ -280,13 +284,15 @@ CreatedFile create_segment_file(const std::optional<std::string>& path, const Se
   constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
   CreatedFile made{OwnedFd([&] {
                      return path ? ::open(path->c_str(), kFlags, 0600)
-                                 : ::memfd_create("moonpool-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+                                 : ::memfd_create("moonpool-segment",
+                                                  MFD_CLOEXEC | MFD_ALLOW_SEALING);
                    }),
                    {}};
   const int raw = made.fd.get();
   if (raw < 0) throw_errno(errno, "creation of " + name);
   try {
-    if (!lock_byte(raw, kOwnerLockByte)) throw SegmentLocked(name + ": locked while it was created");
+    if (!lock_byte(raw, kOwnerLockByte))
+      throw SegmentLocked(name + ": locked while it was created");
     made.geometry = plan_geometry(spec, page_bytes_of(raw));
     if (::getrandom(made.geometry.incarnation, sizeof made.geometry.incarnation, 0) !=
         static_cast<ssize_t>(sizeof made.geometry.incarnation)) {

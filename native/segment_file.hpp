@@ -81,7 +81,8 @@ class Mapping {
 // Number of this process in a line of forks; objects remember theirs.
 std::uint64_t process_number();
 
-// OFD locks: they belong to the open file, so they end with its last descriptor, by close or by death.
+// OFD locks: they belong to the open file, so they end with its last descriptor, by close or by
+// death.
 bool lock_byte(int fd, std::uint64_t byte);  // false: somebody else holds it
 void unlock_byte(int fd, std::uint64_t byte);
 bool is_locked(int fd, std::uint64_t byte);  // by another open file than fd's
@@ -99,11 +100,13 @@ struct SegmentSpec {
 // Offsets and sizes for a spec; throws std::invalid_argument for impossible numbers.
 Geometry plan_geometry(const SegmentSpec& spec, std::uint32_t page_bytes);
 
-// Opens an existing segment file with a new open file description. Throws SegmentFormat, SegmentError.
+// Opens an existing segment file with a new open file description. Throws SegmentFormat,
+// SegmentError.
 OwnedFd open_segment(const std::string& path, bool writable);
 OwnedFd reopen_segment(int fd);
 
-// Creates `path` (or a memfd without one) of the geometry's size, every page allocated, owner lock taken.
+// Creates `path` (or a memfd without one) of the geometry's size, every page allocated, owner lock
+// taken.
 struct CreatedFile {
   OwnedFd fd;
   Geometry geometry;

@@ -1,14 +1,14 @@
 // The bytes of a segment file: superblock | slot table | client rows | tombstones | data.
 // Nothing here acts. Every struct is fixed to the byte, because other processes, later versions and
-// `adopt` after a kill -9 read them. All integers are little endian; offsets count from the file's start
-// except an extent's, which counts from the start of the data area.
+// `adopt` after a kill -9 read them. All integers are little endian; offsets count from the file's
+// start except an extent's, which counts from the start of the data area.
 //
-//   region       written by            order that keeps kill -9 harmless
-//   superblock   agent                 magic last; a term goes into the unused record, then the index flips
-//   slots        agent                 fields first, the word last (a free slot's fields mean nothing)
-//   rows         the row's client      lock, clear pins, epoch; the agent clears dead rows under their lock
-//   tombstones   agent                 fields first, `used` last
-//   data         claimed slot's writer the agent writes side pieces (long keys, many extents)
+//   region       written by         order that keeps kill -9 harmless
+//   superblock   agent              magic last; a term into the unused record, then the index flips
+//   slots        agent              fields first, the word last (a free slot's fields mean nothing)
+//   rows         the row's client   lock, clear pins, epoch; the agent clears dead rows under lock
+//   tombstones   agent              fields first, `used` last
+//   data         a slot's writer    the agent itself writes side pieces (long keys, many extents)
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -30,7 +30,8 @@ inline constexpr std::uint32_t kNoRow = 0xffffffffu;  // the writer is the agent
 inline constexpr std::uint64_t kSlotsMax = 1u << 28;
 inline constexpr std::uint32_t kRowsMax = 1u << 16;
 
-// Lock bytes lie far beyond any data, so that they never meet a lock somebody takes on the contents.
+// Lock bytes lie far beyond any data, so that they never meet a lock somebody takes on the
+// contents.
 inline constexpr std::uint64_t kOwnerLockByte = 1ull << 61;
 inline constexpr std::uint64_t row_lock_byte(std::uint32_t row) { return kOwnerLockByte + 1 + row; }
 
@@ -54,9 +55,9 @@ struct Extent {
 };
 static_assert(sizeof(Extent) == 16);
 
-// A side piece holds what does not fit into the slot: all extents of the object, then key and parent,
-// as one byte stream over linked pieces. One granule is enough for a piece, so a fragmented data area
-// can always hold one.
+// A side piece holds what does not fit into the slot: all extents of the object, then key and
+// parent, as one byte stream over linked pieces. One granule is enough for a piece, so a fragmented
+// data area can always hold one.
 struct SidePiece {
   std::uint64_t next_offset = 0;  // of the next piece
   std::uint32_t next_bytes = 0;   // 0: this is the last
@@ -94,7 +95,8 @@ static_assert(offsetof(Slot, extents) == 88 && offsetof(Slot, side) == 136);
 static_assert(offsetof(Slot, text) == 152);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-// One client process. Whoever holds the lock on the row's byte is alive; without it the row says nothing.
+// One client process. Whoever holds the lock on the row's byte is alive; without it the row says
+// nothing.
 struct alignas(64) ClientRow {
   std::atomic<std::uint64_t> epoch;  // +1 each time a client takes the row
   std::atomic<std::uint32_t> pid;    // 0: nobody since the agent last cleared it
@@ -152,7 +154,7 @@ struct Superblock {
   std::atomic<std::uint32_t> term_index;
   std::uint32_t reserved0;
   TermRecord terms[2];
-  std::atomic<std::uint64_t> sequence;                      // of the last change
+  std::atomic<std::uint64_t> sequence;                    // of the last change
   alignas(64) std::atomic<std::uint64_t> valid_until_ns;  // CLOCK_BOOTTIME, 0: for ever
 };
 static_assert(offsetof(Superblock, geometry) == 8 && offsetof(Superblock, terms) == 384);

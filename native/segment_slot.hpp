@@ -1,6 +1,6 @@
-// Reading a slot: its extents and its text, inline or from side pieces. Used by the agent on its own
-// memory and by clients on memory that may change under them, so every number is checked against the
-// data area before it is followed, and a client re-checks the slot's word afterwards.
+// Reading a slot: its extents and its text, inline or from side pieces. Used by the agent on its
+// own memory and by clients on memory that may change under them, so every number is checked
+// against the data area before it is followed, and a client re-checks the slot's word afterwards.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -49,7 +49,8 @@ inline SideContents side_contents(std::uint32_t extent_count, std::size_t text_b
           text_bytes > kInlineText ? text_bytes : 0};
 }
 
-// Appends `bytes` bytes of the side stream to `out`, and its pieces to `pieces` when given. False: damaged.
+// Appends `bytes` bytes of the side stream to `out`, and its pieces to `pieces` when given. False:
+// damaged.
 inline bool read_side(const Slot& slot, const std::byte* data, std::uint64_t data_bytes,
                       std::size_t bytes, std::vector<std::byte>& out,
                       std::vector<Extent>* pieces = nullptr) {
@@ -67,7 +68,8 @@ inline bool read_side(const Slot& slot, const std::byte* data, std::uint64_t dat
   return out.size() == bytes;
 }
 
-// Replaces `out` by the extents of the slot; false when they are damaged or do not hold `size` bytes.
+// Replaces `out` by the extents of the slot; false when they are damaged or do not hold `size`
+// bytes.
 inline bool read_extents(const Slot& slot, const std::byte* data, std::uint64_t data_bytes,
                          std::uint64_t size, std::vector<Extent>& out) {
   const std::uint32_t count = peek(slot.extent_count);
@@ -80,7 +82,8 @@ inline bool read_extents(const Slot& slot, const std::byte* data, std::uint64_t 
   } else {
     const std::size_t text = std::size_t{peek(slot.key_bytes)} + peek(slot.parent_bytes);
     std::vector<std::byte> stream;
-    if (!read_side(slot, data, data_bytes, side_contents(count, text).bytes(), stream)) return false;
+    if (!read_side(slot, data, data_bytes, side_contents(count, text).bytes(), stream))
+      return false;
     out.resize(count);
     std::memcpy(out.data(), stream.data(), count * sizeof(Extent));
   }

@@ -3,13 +3,15 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstring>
 #include <system_error>
 
 #include "../crc.hpp"
 #include "../segment_agent.hpp"
-#include "arrays.hpp"
 #include "bind.hpp"
+#include "buffer.hpp"
+#include "column_args.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -22,18 +24,34 @@ nb::bytes to_bytes(const void* data, std::size_t size) { return nb::bytes(data, 
 
 std::span<const std::uint8_t, 16> bytes16(const nb::bytes& value, const char* name) {
   if (value.size() != 16) throw std::invalid_argument(std::string(name) + " must be 16 bytes");
-  return std::span<const std::uint8_t, 16>(reinterpret_cast<const std::uint8_t*>(value.c_str()), 16);
+  return std::span<const std::uint8_t, 16>(reinterpret_cast<const std::uint8_t*>(value.c_str()),
+                                           16);
+}
+
+void check_same_size(std::size_t expected, std::size_t got, const char* name) {
+  if (expected == got) return;
+  throw std::invalid_argument(std::string(name) + " has " + std::to_string(got) +
+                              " entries, expected " + std::to_string(expected));
+}
+
+Array<std::uint8_t> statuses(const std::vector<Status>& values) {
+  ColumnOut<std::uint8_t> out(values.size());
+  std::transform(values.begin(), values.end(), out.data(),
+                 [](Status status) { return static_cast<std::uint8_t>(status); });
+  return out.take();
 }
 
 nb::object failed(Status status) { return nb::int_(-1 - static_cast<int>(status)); }
 
 std::shared_ptr<SegmentAgent> create_agent(const std::optional<std::string>& path,
-                                           std::uint64_t capacity_bytes, std::uint64_t headroom_bytes,
-                                           std::uint32_t slots, std::uint32_t rows,
-                                           const nb::bytes& trust_domain, bool populate,
-                                           std::uint32_t tombstones) {
-  const SegmentSpec spec{capacity_bytes, headroom_bytes, slots, rows, tombstones,
-                         std::string(trust_domain.c_str(), trust_domain.size()), populate};
+                                           std::uint64_t capacity_bytes,
+                                           std::uint64_t headroom_bytes, std::uint32_t slots,
+                                           std::uint32_t rows, const nb::bytes& trust_domain,
+                                           bool populate, std::uint32_t tombstones) {
+  const SegmentSpec spec{capacity_bytes, headroom_bytes,
+                         slots,          rows,
+                         tombstones,     std::string(trust_domain.c_str(), trust_domain.size()),
+                         populate};
   const nb::gil_scoped_release release;
   return SegmentAgent::create(path, spec);
 }
@@ -74,13 +92,13 @@ nb::dict adopted_dict(const SegmentAgent& agent) {
 
 nb::tuple claim(SegmentAgent& agent, nb::handle records, const nb::bytes& blob, std::uint64_t term,
                 std::int64_t row, std::uint64_t row_epoch, std::int64_t now_ns) {
-  const Buffer buffer(records, false);
+  const Buffer buffer(records);
   if (buffer.size() % sizeof(ClaimRecord) != 0) {
     throw std::invalid_argument("claim records take 48 bytes each, got " +
                                 std::to_string(buffer.size()) + " bytes");
   }
   std::vector<ClaimRecord> claims(buffer.size() / sizeof(ClaimRecord));
-  if (!claims.empty()) std::memcpy(claims.data(), buffer.data(), buffer.size());
+  if (!claims.empty()) std::memcpy(claims.bytes(), buffer.data(), buffer.size());
   std::vector<Claimed> claimed(claims.size());
   {
     const nb::gil_scoped_release release;
@@ -95,51 +113,57 @@ nb::tuple claim(SegmentAgent& agent, nb::handle records, const nb::bytes& blob, 
     slot.push_back(one.slot);
     generation.push_back(one.generation);
   }
-  return nb::make_tuple(to_numpy(status), to_numpy(std::move(slot)), to_numpy(std::move(generation)));
+  return nb::make_tuple(statuses(status), to_array(slot), to_array(generation));
 }
 
-NumpyColumn<std::uint8_t> seal(SegmentAgent& agent, const Column<std::uint32_t>& slot,
-                               const Column<std::uint64_t>& generation,
-                               const Column<std::uint32_t>& crc, std::uint32_t flags,
-                               std::uint64_t term) {
+Array<std::uint8_t> seal(SegmentAgent& agent, nb::handle slot_column, nb::handle generation_column,
+                         nb::handle crc_column, std::uint32_t flags, std::uint64_t term) {
+  const ColumnArg<std::uint32_t> slot(slot_column, "slot");
+  const ColumnArg<std::uint64_t> generation(generation_column, "generation");
+  const ColumnArg<std::uint32_t> crc(crc_column, "crc");
   check_same_size(slot.size(), generation.size(), "generation");
   check_same_size(slot.size(), crc.size(), "crc");
   std::vector<Status> status(slot.size());
   {
     const nb::gil_scoped_release release;
-    agent.seal(view_of(slot), view_of(generation), view_of(crc), flags, term, status);
+    agent.seal(slot, generation, crc, flags, term, status);
   }
-  return to_numpy(status);
+  return statuses(status);
 }
 
-NumpyColumn<std::uint8_t> abort(SegmentAgent& agent, const Column<std::uint32_t>& slot,
-                                const Column<std::uint64_t>& generation) {
+Array<std::uint8_t> abort(SegmentAgent& agent, nb::handle slot_column,
+                          nb::handle generation_column) {
+  const ColumnArg<std::uint32_t> slot(slot_column, "slot");
+  const ColumnArg<std::uint64_t> generation(generation_column, "generation");
   check_same_size(slot.size(), generation.size(), "generation");
   std::vector<Status> status(slot.size());
   {
     const nb::gil_scoped_release release;
-    agent.abort(view_of(slot), view_of(generation), status);
+    agent.abort(slot, generation, status);
   }
-  return to_numpy(status);
+  return statuses(status);
 }
 
-std::uint64_t expire(SegmentAgent& agent, const Column<std::uint64_t>& term,
-                     const Column<std::uint64_t>& seq) {
+std::uint64_t expire(SegmentAgent& agent, nb::handle term_column, nb::handle seq_column) {
+  const ColumnArg<std::uint64_t> term(term_column, "term");
+  const ColumnArg<std::uint64_t> seq(seq_column, "seq");
   check_same_size(term.size(), seq.size(), "seq");
   const nb::gil_scoped_release release;
-  return agent.expire(view_of(term), view_of(seq));
+  return agent.expire(term, seq);
 }
 
-NumpyColumn<std::uint8_t> retire(SegmentAgent& agent, const Column<std::uint32_t>& slot,
-                                 const Column<std::uint64_t>& generation, std::uint64_t term,
-                                 std::int64_t hold_ms, std::int64_t now_ns) {
+Array<std::uint8_t> retire(SegmentAgent& agent, nb::handle slot_column,
+                           nb::handle generation_column, std::uint64_t term, std::int64_t hold_ms,
+                           std::int64_t now_ns) {
+  const ColumnArg<std::uint32_t> slot(slot_column, "slot");
+  const ColumnArg<std::uint64_t> generation(generation_column, "generation");
   check_same_size(slot.size(), generation.size(), "generation");
   std::vector<Status> status(slot.size());
   {
     const nb::gil_scoped_release release;
-    agent.retire(view_of(slot), view_of(generation), term, hold_ms, status, now_ns);
+    agent.retire(slot, generation, term, hold_ms, status, now_ns);
   }
-  return to_numpy(status);
+  return statuses(status);
 }
 
 nb::dict inventory(SegmentAgent& agent, std::uint64_t start_slot, std::uint64_t slots_max) {
@@ -149,21 +173,21 @@ nb::dict inventory(SegmentAgent& agent, std::uint64_t start_slot, std::uint64_t 
     found = agent.inventory(start_slot, slots_max);
   }
   nb::dict out;
-  out["slot"] = to_numpy(std::move(found.slot));
-  out["generation"] = to_numpy(std::move(found.generation));
-  out["term"] = to_numpy(std::move(found.term));
-  out["seq"] = to_numpy(std::move(found.seq));
-  out["size"] = to_numpy(std::move(found.size));
-  out["crc"] = to_numpy(std::move(found.crc));
-  out["tenant"] = to_numpy(std::move(found.tenant));
-  out["expiry_ms"] = to_numpy(std::move(found.expiry_ms));
-  out["last_used"] = to_numpy(std::move(found.last_used));
-  out["replicas"] = to_numpy(std::move(found.replicas));
-  out["pin"] = to_numpy(std::move(found.pin));
+  out["slot"] = to_array(found.slot);
+  out["generation"] = to_array(found.generation);
+  out["term"] = to_array(found.term);
+  out["seq"] = to_array(found.seq);
+  out["size"] = to_array(found.size);
+  out["crc"] = to_array(found.crc);
+  out["tenant"] = to_array(found.tenant);
+  out["expiry_ms"] = to_array(found.expiry_ms);
+  out["last_used"] = to_array(found.last_used);
+  out["replicas"] = to_array(found.replicas);
+  out["pin"] = to_array(found.pin);
   out["keys"] = to_bytes(found.keys.data(), found.keys.size());
-  out["key_ends"] = to_numpy(std::move(found.key_ends));
+  out["key_ends"] = to_array(found.key_ends);
   out["parents"] = to_bytes(found.parents.data(), found.parents.size());
-  out["parent_ends"] = to_numpy(std::move(found.parent_ends));
+  out["parent_ends"] = to_array(found.parent_ends);
   out["next_start"] = found.next_start;
   out["sequence"] = found.sequence;
   return out;
@@ -184,12 +208,12 @@ nb::object changes(SegmentAgent& agent, std::uint64_t after_sequence, std::size_
     seq.push_back(change.seq);
   }
   nb::dict out;
-  out["sequence"] = to_numpy(std::move(sequence));
-  out["kind"] = to_numpy(std::move(kind));
-  out["slot"] = to_numpy(std::move(slot));
-  out["generation"] = to_numpy(std::move(generation));
-  out["term"] = to_numpy(std::move(term));
-  out["seq"] = to_numpy(std::move(seq));
+  out["sequence"] = to_array(sequence);
+  out["kind"] = to_array(kind);
+  out["slot"] = to_array(slot);
+  out["generation"] = to_array(generation);
+  out["term"] = to_array(term);
+  out["seq"] = to_array(seq);
   return out;
 }
 
@@ -201,14 +225,13 @@ nb::tuple tombstones(SegmentAgent& agent) {
     term.push_back(entry.term);
     seq.push_back(entry.seq);
   }
-  return nb::make_tuple(to_bytes(hashes.data(), hashes.size()), to_numpy(std::move(term)),
-                        to_numpy(std::move(seq)));
+  return nb::make_tuple(to_bytes(hashes.data(), hashes.size()), to_array(term), to_array(seq));
 }
 
 nb::object agent_read(SegmentAgent& agent, std::uint32_t slot, std::uint64_t generation,
                       std::uint64_t offset, std::int64_t length) {
-  const Window window = agent.open_read(slot, generation, offset,
-                                        length < 0 ? kWholeObject : static_cast<std::uint64_t>(length));
+  const Window window = agent.open_read(
+      slot, generation, offset, length < 0 ? kWholeObject : static_cast<std::uint64_t>(length));
   if (window.status != Status::kOk) return failed(window.status);
   std::size_t bytes = 0;
   for (const Part& part : window.parts) bytes += part.bytes;
@@ -233,11 +256,11 @@ nb::object agent_read(SegmentAgent& agent, std::uint32_t slot, std::uint64_t gen
 
 std::uint8_t agent_write(SegmentAgent& agent, std::uint32_t slot, std::uint64_t generation,
                          std::uint64_t offset, nb::handle source) {
-  const Buffer bytes(source, false);
+  const Buffer bytes(source);
   const nb::gil_scoped_release release;
   const Window window = agent.open_write(slot, generation, offset, bytes.size());
   if (window.status != Status::kOk) return static_cast<std::uint8_t>(window.status);
-  const std::byte* from = bytes.data();
+  const unsigned char* from = bytes.bytes();
   for (const Part& part : window.parts) {
     std::memcpy(part.data, from, part.bytes);
     from += part.bytes;
@@ -250,7 +273,8 @@ nb::dict segment_info(const std::string& path) {
   const Geometry& geometry = info.geometry;
   nb::dict out;
   out["path"] = path;
-  out["problem"] = info.problem.empty() ? nb::object(nb::none()) : nb::object(nb::str(info.problem.c_str()));
+  out["problem"] =
+      info.problem.empty() ? nb::object(nb::none()) : nb::object(nb::str(info.problem.c_str()));
   out["file_bytes"] = info.file_bytes;
   out["owner_alive"] = info.owner_alive;
   out["owner_pid"] = info.owner_pid;
@@ -287,8 +311,8 @@ void bind_errors(nb::module_& m) {
 void bind_agent(nb::module_& m) {
   nb::class_<SegmentAgent>(m, "SegmentAgent")
       .def_static("create", &create_agent, "path"_a.none(), "capacity_bytes"_a, "headroom_bytes"_a,
-                  "slots"_a, "rows"_a = 64, "trust_domain"_a = nb::bytes("", 0), "populate"_a = true,
-                  "tombstones"_a = 4096)
+                  "slots"_a, "rows"_a = 64, "trust_domain"_a = nb::bytes("", 0),
+                  "populate"_a = true, "tombstones"_a = 4096)
       .def_static("adopt", &SegmentAgent::adopt, "path"_a, "populate"_a = false,
                   nb::call_guard<nb::gil_scoped_release>())
       .def("close", [](SegmentAgent& agent) { leave(agent, false); })
@@ -296,8 +320,9 @@ void bind_agent(nb::module_& m) {
       .def_prop_ro("closed", &SegmentAgent::closed)
       .def("fd", &SegmentAgent::fd)
       .def_prop_ro("path", [](const SegmentAgent& agent) { return agent.path(); })
-      .def_prop_ro("incarnation",
-                   [](const SegmentAgent& agent) { return to_bytes(agent.geometry().incarnation, 16); })
+      .def_prop_ro(
+          "incarnation",
+          [](const SegmentAgent& agent) { return to_bytes(agent.geometry().incarnation, 16); })
       .def_prop_ro("trust_domain",
                    [](const SegmentAgent& agent) {
                      const Geometry& geometry = agent.geometry();
@@ -307,7 +332,8 @@ void bind_agent(nb::module_& m) {
                    [](const SegmentAgent& agent) { return agent.geometry().capacity_bytes; })
       .def_prop_ro("headroom_bytes",
                    [](const SegmentAgent& agent) { return agent.geometry().headroom_bytes; })
-      .def_prop_ro("data_bytes", [](const SegmentAgent& agent) { return agent.geometry().data_bytes; })
+      .def_prop_ro("data_bytes",
+                   [](const SegmentAgent& agent) { return agent.geometry().data_bytes; })
       .def_prop_ro("slots", [](const SegmentAgent& agent) { return agent.geometry().slots; })
       .def_prop_ro("rows", [](const SegmentAgent& agent) { return agent.geometry().rows; })
       .def_prop_ro("term", &SegmentAgent::term)
@@ -324,12 +350,11 @@ void bind_agent(nb::module_& m) {
       .def("set_valid_until", &SegmentAgent::set_valid_until, "boottime_ns"_a)
       .def("claim", &claim, "records"_a, "blob"_a, "term"_a, "row"_a = -1, "row_epoch"_a = 0,
            "now_ns"_a = kNowNs)
-      .def("seal", &seal, "slot"_a.noconvert(), "generation"_a.noconvert(), "crc"_a.noconvert(),
-           "flags"_a, "term"_a)
-      .def("abort", &abort, "slot"_a.noconvert(), "generation"_a.noconvert())
-      .def("expire", &expire, "term"_a.noconvert(), "seq"_a.noconvert())
-      .def("retire", &retire, "slot"_a.noconvert(), "generation"_a.noconvert(), "term"_a,
-           "hold_ms"_a = 0, "now_ns"_a = kNowNs)
+      .def("seal", &seal, "slot"_a, "generation"_a, "crc"_a, "flags"_a, "term"_a)
+      .def("abort", &abort, "slot"_a, "generation"_a)
+      .def("expire", &expire, "term"_a, "seq"_a)
+      .def("retire", &retire, "slot"_a, "generation"_a, "term"_a, "hold_ms"_a = 0,
+           "now_ns"_a = kNowNs)
       .def("drain", &SegmentAgent::drain, "now_ns"_a = kNowNs,
            nb::call_guard<nb::gil_scoped_release>())
       .def("inventory", &inventory, "start_slot"_a, "slots_max"_a)

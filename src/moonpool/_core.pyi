@@ -65,9 +65,10 @@ class SegmentClosed(SegmentError): ...
 class SegmentAgent:
     """The one owner of a segment: grants, seals, retires and returns its memory.
 
-    Claim records are 48 bytes each: size u64, term u64, seq u64, expiry_ms i64, tenant u32, key_len u16,
-    parent_len u16, replicas u8, pin u8, flags u16, last_used u32; the blob holds key and parent of each.
-    `now_ns` is CLOCK_BOOTTIME, -1 asks the clock. After `close`, or in a forked child: SegmentClosed.
+    Claim records are 48 bytes each: size u64, term u64, seq u64, expiry_ms i64, tenant u32,
+    key_len u16, parent_len u16, replicas u8, pin u8, flags u16, last_used u32; the blob holds key
+    and parent of each. `now_ns` is CLOCK_BOOTTIME, -1 asks the clock. After `close`, or in a forked
+    child, every call raises SegmentClosed.
     """
 
     @staticmethod
@@ -85,7 +86,7 @@ class SegmentAgent:
         FileExistsError, PermissionError, SegmentSpace, ValueError."""
     @staticmethod
     def adopt(path: str, populate: bool = False) -> SegmentAgent:
-        """Takes over the file of a dead owner. Raises SegmentLocked, SegmentFormat, FileNotFoundError."""
+        """Takes over the file of a dead owner. Raises SegmentLocked, SegmentFormat, OSError."""
     def close(self) -> None:
         """Gives the ownership back, the file stays. BufferError while transfers use the segment."""
     def destroy(self) -> None: ...
@@ -129,7 +130,7 @@ class SegmentAgent:
         row_epoch: int = 0,
         now_ns: int = -1,
     ) -> tuple[_U8, _U32, _U64]:
-        """Answers (status, slot, generation). `row` names the shared-memory client that will write."""
+        """(status, slot, generation). `row`: the shared-memory client that will write."""
     def seal(
         self,
         slot: _U32,
@@ -153,12 +154,15 @@ class SegmentAgent:
     ) -> _U8: ...
     def drain(self, now_ns: int = -1) -> int: ...
     def inventory(self, start_slot: int, slots_max: int) -> dict[str, Any]:
-        """Sealed slots of [start_slot, start_slot + slots_max) as columns: slot, generation, term, seq,
-        size, crc, tenant, expiry_ms, last_used, replicas, pin; keys and parents as bytes with key_ends
-        and parent_ends (uint32); next_start, and the sequence of changes it is based on."""
+        """Sealed slots of [start_slot, start_slot + slots_max) as columns.
+
+        slot, generation, term, seq, size, crc, tenant, expiry_ms, last_used, replicas, pin; keys
+        and parents as bytes with key_ends and parent_ends (uint32); next_start, and the sequence of
+        changes it is based on."""
     def changes(self, after_sequence: int, changes_max: int) -> dict[str, Any] | None:
-        """Columns sequence, kind (1 sealed, 2 retired, 3 freed), slot, generation, term, seq; None at a
-        gap: ask for the whole inventory."""
+        """Columns sequence, kind (1 sealed, 2 retired, 3 freed), slot, generation, term, seq.
+
+        None at a gap: ask for the whole inventory."""
     def tombstone_add(self, hash: bytes, term: int, seq: int) -> int: ...
     def tombstone_remove(self, hash: bytes) -> bool: ...
     def tombstones(self) -> tuple[bytes, _U64, _U64]: ...
@@ -167,8 +171,10 @@ class SegmentAgent:
     def write(self, slot: int, generation: int, offset: int, source: _Buffer) -> int: ...
 
 def segment_info(path: str) -> dict[str, Any]:
-    """What can be said of a file without adopting it: problem (None, or why it is no segment), owner_alive,
-    owner_pid, clients_alive, file_bytes, incarnation, term, valid_until_ns and its geometry."""
+    """What can be said of a file without adopting it.
+
+    problem (None, or why it is no segment), owner_alive, owner_pid, clients_alive, file_bytes,
+    incarnation, term, valid_until_ns and its geometry."""
 
 def remove_dead_segment(path: str) -> bool:
     """Unlinks a file whose owner is gone; False while the owner lives."""
