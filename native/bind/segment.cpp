@@ -98,7 +98,7 @@ nb::tuple claim(SegmentAgent& agent, nb::handle records, const nb::bytes& blob, 
                                 std::to_string(buffer.size()) + " bytes");
   }
   std::vector<ClaimRecord> claims(buffer.size() / sizeof(ClaimRecord));
-  if (!claims.empty()) std::memcpy(claims.bytes(), buffer.data(), buffer.size());
+  if (!claims.empty()) std::memcpy(claims.data(), buffer.bytes(), buffer.size());
   std::vector<Claimed> claimed(claims.size());
   {
     const nb::gil_scoped_release release;
