@@ -1,5 +1,5 @@
-"""The command line."""
+"""The command line. One file per command, imported only when it is the one asked for."""
 
+from moonpool.cli.app import main
 
-def main() -> int:
-    return 0
+__all__ = ["main"]

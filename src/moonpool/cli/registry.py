@@ -1,0 +1,36 @@
+"""Which commands there are. Adding one is a line here and a file of the same name beside it.
+
+The file defines what `CommandModule` lists and imports nothing heavy at its top: `moonpool --help`
+imports none of them, `moonpool NAME --help` only its own.
+"""
+
+import argparse
+import importlib
+from typing import Protocol, cast
+
+from moonpool.cli.output import Output
+
+COMMANDS: dict[str, str] = {
+    "config": "show every setting, its value and where it came from",
+    "doctor": "say what this machine can do, and what to do about what is missing",
+}
+
+
+class CommandModule(Protocol):
+    """What the file of a command defines."""
+
+    EXAMPLES: tuple[str, ...]
+    """Complete command lines, each with what it does after two spaces and '#'."""
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's options; --json, --config and --help are there already."""
+        ...
+
+    def run(self, args: argparse.Namespace, output: Output) -> int:
+        """Do it. Exit status 0 ok, 1 failed; raise MoonpoolError for what went wrong."""
+        ...
+
+
+def load_command(name: str) -> CommandModule:
+    """The module of a command in COMMANDS."""
+    return cast(CommandModule, importlib.import_module(f"moonpool.cli.{name}"))
