@@ -20,7 +20,7 @@ GOLDEN_PROOF = "536716b05779bf49bfccce7ddba43fdfb2867abd30258bdb3649a9d49eee81a6
 
 
 def client(token: str = "t", nonce: bytes = b"c" * 32) -> ClientHandshake:
-    return ClientHandshake(token, "client", "me", "0.1.0", nonce)
+    return ClientHandshake(token, "client", "me", "0.1.0", nonce, "host-1")
 
 
 def server(token: str = "t", nonce: bytes = b"s" * 32) -> ServerHandshake:
@@ -38,7 +38,8 @@ def test_the_same_token(token: str) -> None:
     left, right = client(token), server(token)
     shake(left, right)
     assert right.accepted
-    assert right.hello is not None and (right.hello.role, right.hello.name) == ("client", "me")
+    assert right.hello is not None
+    assert (right.hello.role, right.hello.name, right.hello.host_id) == ("client", "me", "host-1")
     assert left.welcome is not None and left.welcome.name == "master"
 
 

@@ -27,18 +27,20 @@ from moonpool.core.errors import (
 from moonpool.core.wire import Frame, Kind
 
 NONCE_BYTES = 32
-NAME_BYTES_MAX = 256
+NAME_CHARS_MAX = 256
 
 Role = Literal["client", "node", "standby"]
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):
-    """Who connects. `software` is its release, for messages only."""
+    """Who connects. `software` is its release, for messages only; `host_id` is equal on one host
+    (see host.py), '' when not told."""
 
     nonce: bytes
     role: Role
     name: str
     software: str
+    host_id: str = ""
 
 
 class Challenge(msgspec.Struct, array_like=True, frozen=True):
@@ -76,9 +78,11 @@ def prove(token: str, side: Literal["client", "server"], hello: bytes, challenge
 class ClientHandshake:
     """States: new -> said hello -> proved -> welcomed. Any error ends it; close the connection."""
 
-    def __init__(self, token: str, role: Role, name: str, software: str, nonce: bytes) -> None:
+    def __init__(
+        self, token: str, role: Role, name: str, software: str, nonce: bytes, host_id: str = ""
+    ) -> None:
         self._token = token
-        self._hello = msgspec.msgpack.encode(Hello(_checked(nonce), role, name, software))
+        self._hello = msgspec.msgpack.encode(Hello(_checked(nonce), role, name, software, host_id))
         self._challenge = b""
         self.welcome: Welcome | None = None
 
@@ -128,8 +132,8 @@ class ServerHandshake:
         if frame.kind == Kind.HELLO and self.hello is None:
             self.hello = _decode(frame, Hello)
             _checked(self.hello.nonce)
-            if len(self.hello.name.encode()) > NAME_BYTES_MAX:
-                raise BadFrame(f"handshake: the peer's name is over {NAME_BYTES_MAX} bytes")
+            if max(len(self.hello.name), len(self.hello.host_id)) > NAME_CHARS_MAX:
+                raise BadFrame(f"handshake: the peer's name is over {NAME_CHARS_MAX} characters")
             self._hello_payload = frame.payload
             return Frame(Kind.CHALLENGE, self._challenge)
         if frame.kind == Kind.PROOF and self.hello is not None and not self.accepted:
