@@ -1,3 +1,38 @@
-"""Moonpool: a disaggregated KV cache for LLM serving."""
+"""Moonpool: a disaggregated KV cache for LLM serving.
+
+pool = moonpool.connect("127.0.0.1:7400")    # or moonpool.Pool.local(memory="1GiB")
+pool.put("key", b"bytes")
+pool.get("key")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+__all__ = ["Hit", "Miss", "Pool", "PutResult", "aio", "connect"]
+
+if TYPE_CHECKING:
+    from moonpool import aio
+    from moonpool.pool.pool import Pool, connect
+    from moonpool.pool.results import Hit, Miss, PutResult
+
+_HOMES = {
+    "Hit": "moonpool.pool.results",
+    "Miss": "moonpool.pool.results",
+    "Pool": "moonpool.pool.pool",
+    "PutResult": "moonpool.pool.results",
+    "connect": "moonpool.pool.pool",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The face is loaded on first use: `moonpool --help` must not wait for it."""
+    import importlib
+
+    if name == "aio":
+        return importlib.import_module("moonpool.aio")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'moonpool' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)

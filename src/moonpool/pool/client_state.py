@@ -57,9 +57,7 @@ class TouchLog:
             return Touches()
         rows, sequences = self._rows, self._sequences
         self._rows, self._sequences = [], []
-        return Touches(
-            np.array(rows, np.int32).tobytes(), np.array(sequences, np.uint64).tobytes()
-        )
+        return Touches(np.array(rows, np.int32).tobytes(), np.array(sequences, np.uint64).tobytes())
 
 
 class ClientState:

@@ -64,7 +64,7 @@ class BlockingLink:
         """Connects and proves the token. Raises Unreachable, Refused, ProtocolMismatch, ..."""
         self._clock = clock or SystemClock()
         self._next = 1
-        host, port = parse_address(address)
+        host, port, _ = parse_address(address)
         left = min(CONNECT_S, deadline.check(self._clock.monotonic(), f"connect to {address}"))
         try:
             sock = socket.create_connection((host, port), timeout=left)
@@ -144,7 +144,7 @@ class AsyncLink(asyncio.Protocol):
         timeout_s: float = CONNECT_S,
     ) -> AsyncLink:
         """Raises Unreachable, Refused, ProtocolMismatch, DeadlineExceeded."""
-        host, port = parse_address(address)
+        host, port, _ = parse_address(address)
         loop = asyncio.get_running_loop()
         link = cls(_handshake(token, role, name), on_push)
         try:

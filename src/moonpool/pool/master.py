@@ -14,10 +14,17 @@ import msgspec
 
 import moonpool
 from moonpool.core.clock import Clock, SystemClock
-from moonpool.core.sections import MasterConfig
 from moonpool.core.errors import MoonpoolError, ProtocolMismatch
 from moonpool.core.handshake import NONCE_BYTES, ServerHandshake, refusal
-from moonpool.core.wire import MAX_FRAME, MAX_HANDSHAKE_FRAME, Frame, FrameDecoder, Kind, encode_frame
+from moonpool.core.sections import MasterConfig
+from moonpool.core.wire import (
+    MAX_FRAME,
+    MAX_HANDSHAKE_FRAME,
+    Frame,
+    FrameDecoder,
+    Kind,
+    encode_frame,
+)
 from moonpool.pool import messages as m
 from moonpool.pool.effects import Effect
 from moonpool.pool.master_machine import MasterMachine
@@ -222,7 +229,7 @@ async def serve(config: MasterConfig, ready: Callable[[str], None]) -> None:
 
 
 def run_master(config: MasterConfig, ready: Callable[[str], None] | None = None) -> None:
-    """The master process. `ready` gets the address once it listens; default prints one JSON line."""
+    """The master process. `ready` gets the address; by default one JSON line is printed."""
     import uvloop
 
     def announce(address: str) -> None:

@@ -53,7 +53,7 @@ class LookupStatus(IntEnum):
 class RemoveStatus(IntEnum):
     REMOVED = 0
     ABSENT = 1
-    PENDING = 2  # removed and invisible; a replica on an unreachable node may be read until its lease ends
+    PENDING = 2  # removed; a copy on an unreachable node may be read until its lease ends
     RECOVERING = 3
 
 
@@ -77,7 +77,7 @@ class ReplicaColumn(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Touches(msgspec.Struct, array_like=True, frozen=True):
-    """Reads to apply to recency before the request they ride on: `row` i32[n], `sequence` u64[n]."""
+    """Reads, applied before the request they ride on: `row` i32[n], `sequence` u64[n]."""
 
     row: bytes = b""
     sequence: bytes = b""

@@ -12,10 +12,17 @@ import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moonpool.core.clock import Clock, SystemClock
-from moonpool.core.errors import BadConfig, MoonpoolError, SegmentError, SegmentLocked
+from moonpool.core.errors import (
+    BadConfig,
+    MoonpoolError,
+    SegmentDamaged,
+    SegmentError,
+    SegmentLocked,
+    SegmentSpace,
+)
 from moonpool.core.host import host_id
 from moonpool.core.sections import NodeConfig
 from moonpool.core.units import format_bytes
@@ -67,14 +74,21 @@ def open_segment(config: NodeConfig) -> tuple[SegmentAgent, str]:
 
 
 def _open_named(config: NodeConfig, name: str) -> SegmentAgent:
-    from moonpool._core import SegmentAgent
+    from moonpool import _core
 
     path = config.directory / f"{name}.seg"
-    if not path.exists():
-        return SegmentAgent.create(
-            str(path), config.memory, headroom_bytes(config), slot_count(config), config.rows
-        )
-    agent = SegmentAgent.adopt(str(path))
+    try:
+        if not path.exists():
+            return _core.SegmentAgent.create(
+                str(path), config.memory, headroom_bytes(config), slot_count(config), config.rows
+            )
+        agent = _core.SegmentAgent.adopt(str(path))
+    except _core.SegmentLocked as error:
+        raise SegmentLocked(f"{path}: {error}") from None
+    except _core.SegmentFormat as error:
+        raise SegmentDamaged(f"{path}: {error}; remove it to start empty") from None
+    except _core.SegmentSpace as error:
+        raise SegmentSpace(f"{path}: {error}; ask for less --memory or free some") from None
     if agent.capacity_bytes != config.memory:
         held = agent.capacity_bytes
         agent.close()
@@ -165,9 +179,8 @@ class NodeServer:
         try:
             while not link.closed and not self._stop.is_set():
                 got = asyncio.ensure_future(inbox.get())
-                await asyncio.wait(
-                    {got, link.lost, stopped}, return_when=asyncio.FIRST_COMPLETED
-                )
+                waited: set[asyncio.Future[Any]] = {got, link.lost, stopped}
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
                 if not got.done():
                     got.cancel()
                     continue

@@ -29,14 +29,21 @@ class NodeState(Enum):
 
 
 class NodeMachine:
-    """`endpoint` says how clients reach the segment. Times are monotonic seconds and boot-clock ns."""
+    """`endpoint` says how clients reach the segment. Times: monotonic seconds, boot-clock ns."""
 
     def __init__(
-        self, agent: SegmentAgent, endpoint: m.SegmentEndpoint, heartbeat_s: float = 0.5
+        self,
+        agent: SegmentAgent,
+        endpoint: m.SegmentEndpoint,
+        heartbeat_s: float = 0.5,
+        *,
+        leased: bool = True,
     ) -> None:
+        """`leased` False: in one process nobody can be cut off: reads never expire."""
         self.agent = agent
         self.endpoint = endpoint
         self.heartbeat_s = heartbeat_s
+        self.leased = leased
         self.state = NodeState.JOINING
         self.segment = -1
         self.lease_ns = 0
@@ -58,7 +65,7 @@ class NodeMachine:
             m.JoinSegment(
                 self.endpoint,
                 self.agent.term,
-                self.agent.last_version_sequence(),
+                0,
                 self.agent.slots,
                 self.agent.data_bytes,
                 usage["sealed"],
@@ -70,9 +77,7 @@ class NodeMachine:
         self._inventory_slot = -1
         self._sent_at.clear()
 
-    def handle(
-        self, message: m.MasterToNode, now: float, boottime_ns: int
-    ) -> list[m.NodeToMaster]:
+    def handle(self, message: m.MasterToNode, now: float, boottime_ns: int) -> list[m.NodeToMaster]:
         match message:
             case m.Adopt():
                 return self._adopt(message, now, boottime_ns)
@@ -82,9 +87,7 @@ class NodeMachine:
                 return [self._retire(message)]
             case m.Expire():
                 if message.term == self.agent.term:
-                    self.agent.expire(
-                        u64(message.version_term), u64(message.version_sequence)
-                    )
+                    self.agent.expire(u64(message.version_term), u64(message.version_sequence))
                     self.agent.drain()
             case m.Tombstones():
                 self._tombstones(message)
@@ -134,8 +137,8 @@ class NodeMachine:
             columns["last_used"].tobytes(),
             columns["replicas"].tobytes(),
             columns["pin"].tobytes(),
-            m.KeyColumn(columns["key_blob"], columns["key_ends"].tobytes()),
-            m.KeyColumn(columns["parent_blob"], columns["parent_ends"].tobytes()),
+            m.KeyColumn(columns["keys"], columns["key_ends"].tobytes()),
+            m.KeyColumn(columns["parents"], columns["parent_ends"].tobytes()),
             last,
         )
 
@@ -146,7 +149,7 @@ class NodeMachine:
             return []  # an older master: it learns from our silence, its lease on us ends
         self.segment = message.segment
         self.lease_ns = message.node_lease_ms * 1_000_000
-        self.agent.set_valid_until(boottime_ns + self.lease_ns)
+        self._renew(boottime_ns)
         self.state = NodeState.ADOPTED
         self._inventory_slot = 0
         self._reported = self.agent.sequence
@@ -171,9 +174,12 @@ class NodeMachine:
         # Acknowledgements come in order: this one answers the oldest heartbeat. The lease counts
         # from before that heartbeat was sent.
         sent = self._sent_at.pop(0)
-        self.agent.set_valid_until(sent + self.lease_ns)
+        self._renew(sent)
         if message.want_inventory and self._inventory_slot < 0:
             self._inventory_slot = 0
+
+    def _renew(self, from_ns: int) -> None:
+        self.agent.set_valid_until(from_ns + self.lease_ns if self.leased else 0)
 
     def _retire(self, message: m.Retire) -> m.RetireDone:
         status = self.agent.retire(

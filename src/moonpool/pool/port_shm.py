@@ -203,7 +203,9 @@ class ShmPort:
             buffers,  # type: ignore[call-overload]
             strict=True,
         )
-        status = [act(slot, generation, offset, buffer) for slot, generation, offset, buffer in columns]
+        status = [
+            act(slot, generation, offset, buffer) for slot, generation, offset, buffer in columns
+        ]
         return Outcome(np.array(status, np.uint8), call.slots, call.generations)
 
     def _put(self, call: PutCall, timeout_s: float) -> Finisher:

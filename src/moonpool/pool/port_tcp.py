@@ -116,9 +116,7 @@ class TcpPort:
             strict=True,
         )
         ops: list[Op] = [
-            connection.write_object(
-                self.incarnation, slot, generation, offset, source, deadline_ms
-            )
+            connection.write_object(self.incarnation, slot, generation, offset, source, deadline_ms)
             for slot, generation, offset, source in columns
         ]
 

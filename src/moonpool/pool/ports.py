@@ -123,9 +123,7 @@ class AbortCall:
     generations: U64
 
 
-AgentCall = (
-    PutCall | ReadCall | ClaimCall | WriteRangeCall | ReadRangeCall | SealCall | AbortCall
-)
+AgentCall = PutCall | ReadCall | ClaimCall | WriteRangeCall | ReadRangeCall | SealCall | AbortCall
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,10 @@ class CallMaster:
 
 @dataclass(frozen=True, slots=True)
 class CallAgents:
-    """Calls to do side by side. Resumed with one Outcome each, in order."""
+    """Calls to do side by side, each over after `timeout_s`. Resumed with one Outcome each."""
 
     calls: list[tuple[Port, AgentCall]]
+    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Context:
     state: ClientState
     now: Callable[[], float]
     deadline: float
+    patient: bool = True  # ask an unreachable master again; off when it has been away for long
     retry_s: float = 0.02
 
     def left(self) -> float:
@@ -69,8 +71,10 @@ def ask(context: Context, message: ClientRequest) -> Protocol[Reply | MasterLost
     """Ask the master; while it cannot be reached, ask again until the deadline."""
     pause = context.retry_s
     while True:
-        reply = yield CallMaster(message)
-        if not isinstance(reply, MasterLost) or reply.refused or context.left() <= pause:
+        reply: Reply | MasterLost = yield CallMaster(message)
+        if not isinstance(reply, MasterLost) or reply.refused:
+            return reply
+        if not context.patient or context.left() <= pause:
             return reply
         yield Pause(pause)
         pause = min(pause * 2, 0.25)
@@ -87,8 +91,12 @@ def learn_topology(context: Context, version: int) -> Protocol[bool]:
     return True
 
 
-def call_all(calls: list[tuple[Port, AgentCall]]) -> Protocol[list[Outcome]]:
+def call_all(
+    context: Context, calls: list[tuple[Port, AgentCall]], timeout_s: float | None = None
+) -> Protocol[list[Outcome]]:
+    """The outcomes of all calls, which run side by side. Default timeout: what is left."""
     if not calls:
         return []
-    outcomes: list[Outcome] = yield CallAgents(calls)
+    left = max(0.001, context.left() if timeout_s is None else timeout_s)
+    outcomes: list[Outcome] = yield CallAgents(calls, left)
     return outcomes

@@ -104,6 +104,9 @@ class _Wanted:
                 return replica
         return None
 
+    def has_another(self) -> bool:
+        assert self.placement is not None
+        return len(self.placement.replicas) > len(self.tried) + 1
 
     def target(self) -> Buffer:
         """The caller's buffer, or one of ours of the object's size."""
@@ -211,7 +214,12 @@ def _read(
         calls.append(
             (port, ReadCall(slots, generations, [want.target() for want, _ in members], verify))
         )
-    outcomes = yield from call_all(list(calls))
+    # While a copy lies elsewhere, a silent node may take half of the time that is left.
+    elsewhere = any(
+        len(want.placement.replicas) > len(want.tried) + 1 for want in wanted if want.placement
+    )
+    timeout_s = context.left() / 2 if elsewhere else context.left()
+    outcomes = yield from call_all(context, list(calls), timeout_s)
     again = []
     for (port, members), outcome in zip(groups.values(), outcomes, strict=True):
         node = port.node

@@ -1,8 +1,8 @@
 """Writing: reserve, write and seal at the agents, commit. Two phases, nothing visible in between.
 
-    reserve -> GRANTED -> PutCall at each replica's segment -> commit -> STORED
-            -> EXISTS / FULL / ...                 settled
-            -> IN_FLIGHT / WAIT_PARENT             await (bounded), then reserve again
+reserve -> GRANTED -> PutCall at each replica's segment -> commit -> STORED
+        -> EXISTS / FULL / ...                 settled
+        -> IN_FLIGHT / WAIT_PARENT             await (bounded), then reserve again
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ def _reserve_message(
     context: Context, items: list[PutItem], todo: list[int], options: PutOptions
 ) -> m.Reserve:
     position = {item: at for at, item in enumerate(todo)}
-    parents, outside = [], []
+    parents: list[int] = []
+    outside: list[bytes] = []
     for i in todo:
         item = items[i]
         key = item.outside_parent
@@ -193,7 +194,7 @@ def claim_records(
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.void]], bytes]:
     """The claim of each attempt: CLAIM_DTYPE records, and keys with parents back to back."""
     records = np.zeros(len(attempts), CLAIM_DTYPE)
-    parts = []
+    parts: list[bytes] = []
     for i, attempt in enumerate(attempts):
         item = items[attempt.item]
         parent = b""
@@ -253,7 +254,7 @@ def _write_once(
         sources = [items[attempt.item].source for attempt in members]
         calls.append((port, PutCall(records, blob, term, sources)))
         order.append((segment, members))
-    outcomes = yield from call_all(list(calls))
+    outcomes = yield from call_all(context, list(calls))
     for (segment, members), outcome in zip(order, outcomes, strict=True):
         failed += _take(segment, members, outcome)
     return failed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -44,6 +45,11 @@ class Miss(NamedTuple):
     def ok(self) -> bool:
         return False
 
+    def raise_for_buffer(self, key: bytes) -> None:
+        """Raise BadSize when the miss is the caller's: a buffer smaller than the object."""
+        if self.reason is MissReason.BUFFER_TOO_SMALL:
+            raise errors.BadSize(f"the buffer is smaller than {key!r}; nothing was written to it")
+
 
 class PutStatus(StrEnum):
     """What became of one put."""
@@ -84,7 +90,7 @@ class PutResult(NamedTuple):
         return self.status in (PutStatus.STORED, PutStatus.EXISTS)
 
     def raise_for_status(self, key: bytes) -> PutResult:
-        """Raise the error that belongs to the status; stored, exists and in_flight are no errors."""
+        """Raise the error of the status; stored, exists and in_flight are no errors."""
         error = _ERRORS.get(self.status)
         if error is not None:
             raise error(f"put of {key!r}: {self.text or self.status.value}")
@@ -98,7 +104,8 @@ class RemoveStatus(StrEnum):
     UNREACHABLE = "unreachable"
 
 
-class PrefixMatch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
     """The longest leading run of committed keys."""
 
     count: int

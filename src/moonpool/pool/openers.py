@@ -1,0 +1,84 @@
+"""Which port a client gets to a segment: shared memory on the same host, TCP elsewhere."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from typing import TYPE_CHECKING
+
+from moonpool.core.host import host_id
+from moonpool.pool.messages import SegmentEndpoint
+from moonpool.pool.port_shm import ConnectionControl, ShmPort
+from moonpool.pool.port_tcp import TcpPort
+from moonpool.pool.ports import Port
+
+if TYPE_CHECKING:
+    from moonpool._core import Connection, Endpoint
+
+CONNECT_MS = 1000
+
+
+class PortOpener:
+    """Owns the process's native endpoint for outgoing connections; made on first use."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token.encode()
+        self._endpoint: Endpoint | None = None
+        self._lock = threading.Lock()
+
+    def open(self, endpoint: SegmentEndpoint) -> Port:
+        """Raises OSError when the segment cannot be reached at all."""
+        if self.can_map(endpoint):
+            try:
+                return self._map(endpoint)
+            except OSError:
+                if not endpoint.tcp:
+                    raise
+        return TcpPort(self._connector(endpoint.tcp), endpoint.incarnation, endpoint.node)
+
+    @staticmethod
+    def can_map(endpoint: SegmentEndpoint) -> bool:
+        """Worth a try: same host and user, and the file is there (containers may not share it)."""
+        return (
+            endpoint.host_id == host_id()
+            and endpoint.uid == os.getuid()
+            and bool(endpoint.path)
+            and os.path.exists(endpoint.path)
+        )
+
+    def _map(self, endpoint: SegmentEndpoint) -> ShmPort:
+        from moonpool._core import SegmentClient
+
+        segment = SegmentClient(endpoint.path)
+        if segment.incarnation != endpoint.incarnation:
+            segment.close()
+            raise FileNotFoundError(f"{endpoint.path} holds another segment")
+        control = ConnectionControl(self._connector(f"unix:{endpoint.unix}"), endpoint.incarnation)
+        return ShmPort(segment, control, endpoint.node, "shm")
+
+    def _connector(self, address: str) -> _Connector:
+        return _Connector(self, address)
+
+    def connect(self, address: str, timeout_s: float) -> Connection:
+        with self._lock:
+            if self._endpoint is None:
+                from moonpool._core import Endpoint
+
+                self._endpoint = Endpoint(secrets.randbits(63), self._token)
+        return self._endpoint.connect(address, min(CONNECT_MS, max(1, int(timeout_s * 1000))))
+
+    def close(self) -> None:
+        with self._lock:
+            if self._endpoint is not None:
+                self._endpoint.close()
+                self._endpoint = None
+
+
+class _Connector:
+    def __init__(self, opener: PortOpener, address: str) -> None:
+        self._opener = opener
+        self._address = address
+
+    def __call__(self, timeout_s: float) -> Connection:
+        return self._opener.connect(self._address, timeout_s)

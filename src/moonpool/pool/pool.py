@@ -1,0 +1,438 @@
+"""The public face: one class for pools of processes and for the embedded pool."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Literal, overload
+
+from moonpool.core.clock import SystemClock
+from moonpool.core.errors import BadInput, PoolFull
+from moonpool.core.sections import SCHEMA, ClientConfig
+from moonpool.pool import operations
+from moonpool.pool.client_state import Placement
+from moonpool.pool.inputs import (
+    Key,
+    Pin,
+    as_items,
+    as_key,
+    as_keys,
+    as_pin,
+    as_replicas,
+    as_target,
+)
+from moonpool.pool.operations import EventBatch
+from moonpool.pool.ports import Buffer, Status
+from moonpool.pool.protocol_put import PutOptions, store
+from moonpool.pool.results import (
+    Hit,
+    Miss,
+    ObjectInfo,
+    PrefixMatch,
+    PutResult,
+    RemoveStatus,
+)
+from moonpool.pool.sessions import ReadSession, WriteSession
+from moonpool.pool.shell import BlockingShell, Shell
+from moonpool.pool.view import View
+
+# Named here: inside the class `list` is a method.
+Answers = list[Hit | Miss]
+PutResults = list[PutResult]
+Bools = list[bool]
+Objects = list[ObjectInfo]
+RemoveStatuses = list[RemoveStatus]
+KeyList = list[str] | list[bytes] | list[Key] | tuple[Key, ...]
+IN_FLIGHT_WAIT_S = 1.0  # how long a put waits for another writer of its key, unless told
+
+
+class Pool:
+    """A pool of KV objects. Keys are str or bytes (1 to 1,024 bytes); values anything contiguous
+    with the buffer protocol. Made by `moonpool.connect` or `Pool.local`; close it, or use `with`.
+
+    Every call takes `timeout_s` (default: the configuration's `timeout_ms`). A miss is an answer,
+    not an error; what raises is bad input, and a put, removal or listing that could not be done.
+    Thread-safe. Not usable in a forked child.
+    """
+
+    def __init__(self, shell: Shell, config: ClientConfig) -> None:
+        self._shell = shell
+        self._state = shell.state
+        self._config = config
+        self._timeout_s = config.timeout_ms / 1000
+        self._verify = config.verify
+        self._pinned_bytes = 0
+        self._pin_lock = threading.Lock()
+        self._closing = threading.Event()
+        self._flusher = threading.Thread(target=self._flush_touches, daemon=True)
+        self._flusher.start()
+
+    @staticmethod
+    def local(memory: str | int = "1GiB", *, slots: int = 0, headroom: str | int = "auto") -> Pool:
+        """An embedded pool: same calls, no processes. Its memory ends with this process."""
+        from moonpool.pool.local import local_pool
+
+        return local_pool(memory, slots=slots, headroom=headroom)
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def put(
+        self,
+        key: Key,
+        value: Buffer,
+        *,
+        replicas: int = 1,
+        min_replicas: int | None = None,
+        parent: Key | None = None,
+        pin: Pin = None,
+        ttl_s: float | None = None,
+        replace: bool = False,
+        wait_s: float = IN_FLIGHT_WAIT_S,
+        timeout_s: float | None = None,
+    ) -> PutResult:
+        """Store one object. A committed key is left as it is (status exists) unless `replace`.
+
+        Raises PoolFull, ObjectTooLarge, ParentMissing, AttemptLost, Unreachable, NotReady and
+        BadInput; nothing is left half-written. A key that another writer holds is waited for
+        `wait_s`, then answered with status in_flight.
+        """
+        result = self.put_many(
+            [key],
+            [value],
+            replicas=replicas,
+            min_replicas=min_replicas,
+            parents=[parent],
+            pin=pin,
+            ttl_s=ttl_s,
+            replace=replace,
+            wait_s=wait_s,
+            timeout_s=timeout_s,
+        )[0]
+        return result.raise_for_status(as_key(key))
+
+    def put_many(
+        self,
+        keys: Sequence[Key],
+        values: Sequence[Buffer],
+        *,
+        replicas: int = 1,
+        min_replicas: int | None = None,
+        parents: Sequence[Key | None] | Literal["chain"] | None = None,
+        parent: Key | None = None,
+        pin: Pin = None,
+        ttl_s: float | None = None,
+        replace: bool = False,
+        wait_s: float = IN_FLIGHT_WAIT_S,
+        timeout_s: float | None = None,
+    ) -> PutResults:
+        """Store a batch; one result per key, nothing raised for what the pool could not do.
+
+        With parents="chain" the items are one prefix chain under `parent`: what is stored of it is
+        a contiguous prefix (no holes), whatever happens.
+        """
+        items = as_items(keys, values, parents, parent)
+        count, least = as_replicas(replicas, min_replicas)
+        options = PutOptions(
+            count,
+            least,
+            as_pin(pin),
+            expiry_ms(ttl_s),
+            chain=parents == "chain",
+            replace=replace,
+        )
+        if not items:
+            return []
+        return self._shell.run(
+            lambda context: store(context, items, options, wait_s=wait_s), self._timeout(timeout_s)
+        )
+
+    def write_session(
+        self,
+        keys: Sequence[Key],
+        sizes: Sequence[int],
+        *,
+        layers: int = 1,
+        replicas: int = 1,
+        parents: Sequence[Key | None] | Literal["chain"] | None = None,
+        parent: Key | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteSession:
+        """Write objects piece by piece (layer by layer); committed when the `with` block ends well,
+        aborted when it raises. See WriteSession."""
+        return WriteSession(
+            self._shell,
+            as_keys(keys),
+            list(sizes),
+            layers=layers,
+            replicas=replicas,
+            parents=parents,
+            parent=parent,
+            timeout_s=self._timeout(timeout_s),
+        )
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def get(self, key: Key, *, timeout_s: float | None = None) -> bytes | None:
+        """The object's bytes (CRC verified unless configured otherwise), or None: a miss."""
+        key = as_key(key)
+        placement = self._state.cache.get(key)
+        if placement is not None:
+            replica = placement.replicas[0]
+            data = replica.port.read_bytes(replica.slot, replica.generation, self._verify)
+            if not isinstance(data, int):
+                self._state.touches.add(placement.row, placement.sequence, self._shell.now())
+                return data
+        result = self._fetch([key], None, timeout_s)[0]
+        return result.data if isinstance(result, Hit) else None
+
+    def get_into(self, key: Key, buffer: Buffer, *, timeout_s: float | None = None) -> int | None:
+        """Copy the object into `buffer` (at least as large); its size in bytes, or None: a miss.
+
+        After a miss the buffer's content is undefined. A buffer that is too small is BadSize.
+        """
+        key = as_key(key)
+        placement = self._state.cache.get(key)
+        if placement is not None:
+            replica = placement.replicas[0]
+            size = replica.port.read_one(replica.slot, replica.generation, buffer, self._verify)
+            if size >= 0:
+                self._state.touches.add(placement.row, placement.sequence, self._shell.now())
+                return size
+        result = self.get_many_into([key], [buffer], timeout_s=timeout_s)[0]
+        if isinstance(result, Hit):
+            return result.size
+        result.raise_for_buffer(key)
+        return None
+
+    def get_many(self, keys: Sequence[Key], *, timeout_s: float | None = None) -> Answers:
+        """One Hit (with `data`) or Miss (with its reason) per key."""
+        return self._fetch(as_keys(keys), None, timeout_s)
+
+    def get_many_into(
+        self, keys: Sequence[Key], buffers: Sequence[Buffer], *, timeout_s: float | None = None
+    ) -> Answers:
+        """Copy each object into its buffer; one Hit (with `size`) or Miss per key."""
+        return self._fetch(as_keys(keys), [as_target(buffer) for buffer in buffers], timeout_s)
+
+    def view(self, key: Key, *, verify: bool = False, timeout_s: float | None = None) -> View:
+        """Zero-copy read-only view on the same host, a verified copy elsewhere. See View."""
+        key = as_key(key)
+        for fresh in (False, True):
+            placement = self._place(key, fresh, timeout_s)
+            if isinstance(placement, Miss):
+                return View(None, placement, None, None)
+            replica = placement.replicas[0]
+            if self._may_pin(placement.size):
+                pin = replica.port.pin(replica.slot, replica.generation, verify)
+                if not isinstance(pin, int):
+                    self._state.touches.add(placement.row, placement.sequence, self._shell.now())
+                    return View(memoryview(pin), None, pin, self)  # type: ignore[arg-type]
+                self.unpinned(placement.size)
+                if pin != -1 - Status.MOVED:
+                    break
+                self._state.forget(key, placement)
+        result = self._fetch([key], None, timeout_s)[0]
+        if isinstance(result, Miss):
+            return View(None, result, None, None)
+        assert result.data is not None
+        return View(memoryview(result.data), None, None, None)
+
+    def read_session(
+        self, keys: Sequence[Key], *, layers: int = 1, timeout_s: float | None = None
+    ) -> ReadSession:
+        """Read objects piece by piece (layer by layer), leased meanwhile. See ReadSession."""
+        return ReadSession(
+            self._shell, as_keys(keys), layers=layers, timeout_s=self._timeout(timeout_s)
+        )
+
+    @overload
+    def exists(self, key: str | bytes, *, timeout_s: float | None = None) -> bool: ...
+
+    @overload
+    def exists(self, key: Sequence[Key], *, timeout_s: float | None = None) -> Bools: ...
+
+    def exists(self, key: Key | KeyList, *, timeout_s: float | None = None) -> bool | list[bool]:
+        """Whether a key, or each of several, is committed and readable. Extends no life."""
+        single = isinstance(key, str | bytes)
+        keys = [as_key(key)] if isinstance(key, str | bytes) else as_keys(key)
+        found = self._shell.run(
+            lambda context: operations.exists(context, keys), self._timeout(timeout_s)
+        )
+        return found[0] if single else found
+
+    def match_prefix(self, keys: Sequence[Key], *, timeout_s: float | None = None) -> PrefixMatch:
+        """The longest leading run of `keys` that is committed, with its nodes, in one call."""
+        encoded = as_keys(keys)
+        return self._shell.run(
+            lambda context: operations.match_prefix(context, encoded), self._timeout(timeout_s)
+        )
+
+    # --- the rest ---------------------------------------------------------------------------------
+
+    @overload
+    def remove(self, key: str | bytes, *, timeout_s: float | None = None) -> RemoveStatus: ...
+
+    @overload
+    def remove(self, key: Sequence[Key], *, timeout_s: float | None = None) -> RemoveStatuses: ...
+
+    def remove(
+        self, key: Key | KeyList, *, timeout_s: float | None = None
+    ) -> RemoveStatus | list[RemoveStatus]:
+        """Remove a key, or several. Never waits for open views: they keep their bytes."""
+        single = isinstance(key, str | bytes)
+        keys = [as_key(key)] if isinstance(key, str | bytes) else as_keys(key)
+        timeout = self._timeout(timeout_s)
+        statuses = self._shell.run(
+            lambda context: operations.remove(context, keys, timeout), timeout
+        )
+        return statuses[0] if single else statuses
+
+    def remove_prefix(self, prefix: Key, *, timeout_s: float | None = None) -> int:
+        """Remove every object whose key starts with `prefix`; how many."""
+        encoded = as_key(prefix)
+        timeout = self._timeout(timeout_s)
+        return self._shell.run(
+            lambda context: operations.remove_prefix(context, encoded, timeout), timeout
+        )
+
+    def list(
+        self, prefix: Key = b"", *, page: int = 1000, timeout_s: float | None = None
+    ) -> Iterator[ObjectInfo]:
+        """Objects whose key starts with `prefix`, in no order; changes meanwhile may or may not
+        show."""
+        encoded = prefix.encode() if isinstance(prefix, str) else bytes(prefix)
+        cursor = 0
+        while cursor >= 0:
+            objects, cursor = self._shell.run(
+                lambda context, at=cursor: operations.list_objects(context, encoded, at, page),  # type: ignore[misc]
+                self._timeout(timeout_s),
+            )
+            yield from objects
+
+    def stat(self, *, timeout_s: float | None = None) -> dict[str, object]:
+        """The master's counters (see docs/operations.md)."""
+        return self._shell.run(operations.stat, self._timeout(timeout_s))
+
+    def events(
+        self,
+        position: tuple[int, int] = (0, 0),
+        *,
+        limit: int = 1000,
+        wait_s: float = 0.0,
+        timeout_s: float | None = None,
+    ) -> EventBatch:
+        """Events after `position` (term, sequence), waiting up to `wait_s` for the first."""
+        return self._shell.run(
+            lambda context: operations.events(context, position, limit, wait_s),
+            self._timeout(timeout_s),
+        )
+
+    def flush(self, *, timeout_s: float | None = None) -> None:
+        """Report reads for recency now instead of with the next request."""
+        self._shell.run(operations.flush, self._timeout(timeout_s))
+
+    def close(self) -> None:
+        self._closing.set()
+        self._flusher.join(timeout=5)
+        self._shell.close()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def unpinned(self, size: int) -> None:
+        """A view of `size` bytes was closed."""
+        with self._pin_lock:
+            self._pinned_bytes -= size
+
+    def _may_pin(self, size: int) -> bool:
+        with self._pin_lock:
+            self._pinned_bytes += size
+            if self._pinned_bytes <= self._config.pinned_bytes_max:
+                return True
+            self._pinned_bytes -= size
+        raise PoolFull(
+            f"open views hold {self._pinned_bytes} bytes, {size} more would pass pinned_bytes_max "
+            f"({self._config.pinned_bytes_max}); close views or copy with get_into"
+        )
+
+    def _place(self, key: bytes, fresh: bool, timeout_s: float | None) -> Placement | Miss:
+        cached = self._state.cache.get(key)
+        if cached is not None and not fresh:
+            return cached
+        return self._shell.run(
+            lambda context: operations.place(context, key, fresh), self._timeout(timeout_s)
+        )
+
+    def _fetch(
+        self, keys: Sequence[bytes], buffers: Sequence[Buffer] | None, timeout_s: float | None
+    ) -> Answers:
+        if not keys:
+            return []
+        return self._shell.run(
+            lambda context: operations.get_many(context, keys, buffers, self._verify),
+            self._timeout(timeout_s),
+        )
+
+    def _timeout(self, timeout_s: float | None) -> float:
+        return self._timeout_s if timeout_s is None else timeout_s
+
+    def _flush_touches(self) -> None:
+        """Reads that ride on no request are reported at the latest after touch_flush_ms."""
+        pause = self._config.touch_flush_ms / 1000
+        while not self._closing.wait(pause):
+            if len(self._state.touches) and self._shell.now() - self._state.touches.oldest >= pause:
+                try:
+                    self.flush(timeout_s=min(1.0, self._timeout_s))
+                except Exception:
+                    continue
+
+
+def expiry_ms(ttl_s: float | None) -> int:
+    """The wall-clock moment (ms since 1970) a time to live ends at; 0: never."""
+    if ttl_s is None:
+        return 0
+    if not ttl_s > 0:
+        raise BadInput(f"ttl_s must be positive, not {ttl_s!r}")
+    return SystemClock().wall_ms() + max(1, int(ttl_s * 1000))
+
+
+def client_config(
+    master: str | None = None, token: str | None = None, timeout_s: float | None = None
+) -> ClientConfig:
+    """What the caller gives, then the environment, the file, the defaults. Raises BadConfig."""
+    given = {
+        "master": master,
+        "token": token,
+        "timeout_ms": None if timeout_s is None else max(1, int(timeout_s * 1000)),
+    }
+    return SCHEMA.load(ClientConfig, cli=given, env=os.environ).value
+
+
+def connect(
+    master: str | None = None, *, token: str | None = None, timeout_s: float | None = None
+) -> Pool:
+    """A client of the pool whose master listens at `master` ("host:port").
+
+    What is not given comes from MOONPOOL_* variables and the configuration file (see
+    `moonpool config`). Raises Unreachable, Refused, ProtocolMismatch, BadConfig.
+    """
+    config = client_config(master=master, token=token, timeout_s=timeout_s)
+    shell = BlockingShell(config)
+    try:
+        shell.connect(config.timeout_ms / 1000)
+    except BaseException:
+        shell.close()
+        raise
+    return Pool(shell, config)

@@ -1,0 +1,188 @@
+"""The blocking shell: drives protocols over sockets and ports for synchronous callers."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from moonpool.core.clock import Clock, Deadline, SystemClock
+from moonpool.core.errors import (
+    Closed,
+    ProtocolMismatch,
+    Refused,
+    TransferError,
+)
+from moonpool.core.host import host_id
+from moonpool.core.sections import ClientConfig
+from moonpool.pool import messages as m
+from moonpool.pool.client_state import ClientState
+from moonpool.pool.link import BlockingLink
+from moonpool.pool.openers import PortOpener
+from moonpool.pool.ports import Outcome
+from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
+from moonpool.pool.protocol import Protocol as Dialogue
+
+T = TypeVar("T")
+LINKS_MAX = 16
+IMPATIENT_AFTER_S = 5.0  # a master away for so long is asked once per call, not until the deadline
+
+
+class Shell(Protocol):
+    """What Pool needs: state to look at, and somebody to run protocols."""
+
+    state: ClientState
+
+    def run(self, build: Callable[[Context], Dialogue[T]], timeout_s: float) -> T: ...
+
+    def now(self) -> float: ...
+
+    def close(self) -> None: ...
+
+
+class BlockingShell:
+    """Thread-safe: each running call holds one connection to the master of its own."""
+
+    def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
+        self.config = config
+        self.clock = clock or SystemClock()
+        self.opener = PortOpener(config.token)
+        self.state = ClientState(
+            host_id(), self.opener.open, cache_entries_max=config.cache_entries_max
+        )
+        self._idle: list[BlockingLink] = []
+        self._free = threading.BoundedSemaphore(LINKS_MAX)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._pid = os.getpid()
+        self._away_since: float | None = None
+
+    def now(self) -> float:
+        return self.clock.monotonic()
+
+    def connect(self, timeout_s: float) -> None:
+        """Reach the master once, so that a wrong address or token is said at once."""
+        self._put_back(self._connect(Deadline.after(self.now(), timeout_s)))
+
+    def run(self, build: Callable[[Context], Dialogue[T]], timeout_s: float) -> T:
+        self._check_usable()
+        deadline = Deadline.after(self.now(), timeout_s)
+        away = self._away_since
+        patient = away is None or self.now() - away < IMPATIENT_AFTER_S
+        context = Context(self.state, self.now, deadline.at_s, patient)
+        call = _Call(self, deadline)
+        try:
+            return call.drive(build(context))
+        finally:
+            call.end()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for link in idle:
+            link.close()
+        self.state.close()
+        self.opener.close()
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise Closed("this pool was closed; connect again")
+        if os.getpid() != self._pid:
+            raise Closed("a pool cannot be used in a forked child; connect there again")
+
+    # --- links ------------------------------------------------------------------------------------
+
+    def take_link(self, deadline: Deadline) -> BlockingLink:
+        """Raises TransferError."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        if not self._free.acquire(timeout=deadline.check(self.now(), "wait for a connection")):
+            deadline.check(self.now(), "wait for a connection to the master")
+        try:
+            return self._connect(deadline)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def _connect(self, deadline: Deadline) -> BlockingLink:
+        name = f"client-{self._pid}"
+        return BlockingLink(self.config.master, self.config.token, name, deadline)
+
+    def _put_back(self, link: BlockingLink) -> None:
+        with self._lock:
+            if not self._closed and len(self._idle) < LINKS_MAX:
+                self._idle.append(link)
+                return
+        link.close()
+
+    def give_link(self, link: BlockingLink) -> None:
+        if link.closed:
+            self._free.release()
+        else:
+            self._put_back(link)
+
+    def master_answered(self) -> None:
+        self._away_since = None
+
+    def master_away(self) -> None:
+        if self._away_since is None:
+            self._away_since = self.now()
+
+
+class _Call:
+    """One protocol run: holds a link from its first request to its end."""
+
+    def __init__(self, shell: BlockingShell, deadline: Deadline) -> None:
+        self._shell = shell
+        self._deadline = deadline
+        self._link: BlockingLink | None = None
+
+    def drive(self, dialogue: Dialogue[T]) -> T:
+        try:
+            effect = next(dialogue)
+            while True:
+                effect = dialogue.send(self._perform(effect))
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+
+    def end(self) -> None:
+        if self._link is not None:
+            self._shell.give_link(self._link)
+            self._link = None
+
+    def _perform(self, effect: Any) -> Any:
+        match effect:
+            case CallMaster():
+                return self._ask(effect.message)
+            case CallAgents():
+                return run_agents(effect)
+            case Pause():
+                time.sleep(effect.seconds)
+        return None
+
+    def _ask(self, message: m.ClientRequest) -> m.Message | MasterLost:
+        try:
+            if self._link is None:
+                self._link = self._shell.take_link(self._deadline)
+            reply = self._link.request(message, self._deadline)
+        except (Refused, ProtocolMismatch) as error:
+            self.end()
+            return MasterLost(str(error), refused=True, code=error.code)
+        except TransferError as error:
+            self.end()
+            self._shell.master_away()
+            return MasterLost(str(error), code=error.code)
+        self._shell.master_answered()
+        if isinstance(reply, m.Failure):
+            return MasterLost(reply.text, refused=True, code=reply.code)
+        return reply
+
+
+def run_agents(effect: CallAgents) -> list[Outcome]:
+    """Submit all, then finish all: they overlap on the wire and at the agents."""
+    finishers = [port.start(call, effect.timeout_s) for port, call in effect.calls]
+    return [finisher() for finisher in finishers]

@@ -1,0 +1,63 @@
+"""Zero-copy views: a pinned window on the object where it lies."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from moonpool.pool.results import Miss
+
+if TYPE_CHECKING:
+    from moonpool.pool.pool import Pool
+    from moonpool.pool.ports import View as Pin
+
+
+class View:
+    """Use as a context manager: `with pool.view(key) as data` gives a read-only memoryview, or
+    None on a miss (`miss` says why). The pin proves the generation: the bytes stay while the view
+    is open, also if the object is removed or replaced meanwhile. Closing fails with BufferError
+    while slices of it are alive."""
+
+    def __init__(
+        self, data: memoryview | None, miss: Miss | None, pin: Pin | None, pool: Pool | None
+    ) -> None:
+        self.data = data
+        self.miss = miss
+        self._pin = pin
+        self._pool = pool
+
+    @property
+    def zero_copy(self) -> bool:
+        """False: the object lies elsewhere or in several extents, and `data` is a copy."""
+        return self._pin is not None
+
+    def close(self) -> None:
+        if self.data is None:
+            return
+        size = self.data.nbytes
+        self.data.release()
+        if self._pin is not None:
+            self._pin.release()
+        self.data = None
+        if self._pin is not None and self._pool is not None:
+            self._pool.unpinned(size)
+        self._pin = None
+
+    def __enter__(self) -> memoryview | None:
+        return self.data
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # Forgotten views give their pin back; one whose slices live on is kept by those slices.
+        if self.data is not None:
+            try:
+                self.close()
+            except BufferError:
+                pass
