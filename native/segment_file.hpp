@@ -18,6 +18,7 @@ namespace moonpool {
 //   SegmentLocked   another living process owns the segment
 //   SegmentFormat   no segment, an unfinished one, another version, truncated
 //   SegmentSpace    the file system has not the bytes
+//   SegmentFull     no client row is left
 //   SegmentClosed   closed, or used in a forked child
 struct SegmentError : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -29,6 +30,9 @@ struct SegmentFormat : SegmentError {
   using SegmentError::SegmentError;
 };
 struct SegmentSpace : SegmentError {
+  using SegmentError::SegmentError;
+};
+struct SegmentFull : SegmentError {
   using SegmentError::SegmentError;
 };
 struct SegmentClosed : SegmentError {

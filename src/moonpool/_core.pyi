@@ -1,5 +1,6 @@
 """Types of Moonpool's native core. Each room keeps its own section, in the order of module.cpp."""
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -60,6 +61,7 @@ class SegmentError(Exception): ...
 class SegmentLocked(SegmentError): ...
 class SegmentFormat(SegmentError): ...
 class SegmentSpace(SegmentError): ...
+class SegmentFull(SegmentError): ...
 class SegmentClosed(SegmentError): ...
 
 class SegmentAgent:
@@ -169,6 +171,71 @@ class SegmentAgent:
     def read(self, slot: int, generation: int, offset: int = 0, length: int = -1) -> bytes | int:
         """Whole objects are verified. An int is -1 - status."""
     def write(self, slot: int, generation: int, offset: int, source: _Buffer) -> int: ...
+
+class SegmentView:
+    """A pinned object as a read-only buffer: `memoryview(view)`.
+
+    Its memory is not reused before `release`, or the end of the last reference or buffer of it.
+    """
+
+    def release(self) -> None:
+        """BufferError while a buffer of it is in use; a second call does nothing."""
+    def __enter__(self) -> SegmentView: ...
+    def __exit__(self, *exc: object) -> None: ...
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    @property
+    def released(self) -> bool: ...
+    @property
+    def crc(self) -> int: ...
+
+class SegmentClient:
+    """A process's own way into a segment: one-sided copies, writes and views. Thread-safe.
+
+    Slots are named by (slot, generation) as placements give them; another generation or state is
+    status moved. In a forked child, or after `close`, every call raises SegmentClosed.
+    """
+
+    def __init__(self, where: str | int, populate: bool = False) -> None:
+        """By path or by descriptor (which stays the caller's). Raises SegmentFull, SegmentFormat,
+        OSError. `populate` faults the whole mapping in."""
+    def close(self) -> None:
+        """Waits for calls under way; BufferError while views are held."""
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def incarnation(self) -> bytes: ...
+    @property
+    def trust_domain(self) -> bytes: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def row(self) -> int: ...
+    @property
+    def row_epoch(self) -> int: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def pins(self) -> int: ...
+    def read_one(self, slot: int, generation: int, buffer: _Buffer, verify: bool = True) -> int:
+        """Whole object into the start of `buffer`; its size. Too small a buffer stays untouched."""
+    def read_bytes(self, slot: int, generation: int, verify: bool = True) -> bytes | int: ...
+    def read_range(self, slot: int, generation: int, offset: int, buffer: _Buffer) -> int:
+        """Fills `buffer` from `offset` of the object; generation-checked, no CRC."""
+    def read_into(
+        self, slot: _U32, generation: _U64, buffers: Sequence[_Buffer], verify: bool = True
+    ) -> tuple[_U8, _U64]:
+        """(status, size) of each; size 0 where it failed."""
+    def write(
+        self, slot: _U32, generation: _U64, sources: Sequence[_Buffer]
+    ) -> tuple[_U8, _U32]:
+        """(status, crc) of each: whole objects, into slots claimed with this client's row."""
+    def write_range(self, slot: int, generation: int, offset: int, source: _Buffer) -> int: ...
+    def checksum(self, slot: int, generation: int) -> tuple[int, int]:
+        """(status, crc) of the bytes as they are, sealed or being written by ranges."""
+    def pin(self, slot: int, generation: int, verify: bool = False) -> SegmentView | int:
+        """A view, or -1 - status: bounds when the object lies in several extents (copy it), busy
+        when all of the row's pins are taken."""
 
 def segment_info(path: str) -> dict[str, Any]:
     """What can be said of a file without adopting it.
