@@ -44,7 +44,6 @@ PutResults = list[PutResult]
 Bools = list[bool]
 Objects = list[ObjectInfo]
 RemoveStatuses = list[RemoveStatus]
-KeyList = list[str] | list[bytes] | list[Key] | tuple[Key, ...]
 IN_FLIGHT_WAIT_S = 1.0  # how long a put waits for another writer of its key, unless told
 
 
@@ -247,13 +246,17 @@ class Pool:
             self._shell, as_keys(keys), layers=layers, timeout_s=self._timeout(timeout_s)
         )
 
-    @overload
-    def exists(self, key: str | bytes, *, timeout_s: float | None = None) -> bool: ...
+    @overload  # text is a sequence of text, too: the first that fits is meant
+    def exists(  # type: ignore[overload-overlap]
+        self, key: str | bytes, *, timeout_s: float | None = None
+    ) -> bool: ...
 
     @overload
     def exists(self, key: Sequence[Key], *, timeout_s: float | None = None) -> Bools: ...
 
-    def exists(self, key: Key | KeyList, *, timeout_s: float | None = None) -> bool | list[bool]:
+    def exists(
+        self, key: Key | Sequence[Key], *, timeout_s: float | None = None
+    ) -> bool | list[bool]:
         """Whether a key, or each of several, is committed and readable. Extends no life."""
         single = isinstance(key, str | bytes)
         keys = [as_key(key)] if isinstance(key, str | bytes) else as_keys(key)
@@ -272,13 +275,15 @@ class Pool:
     # --- the rest ---------------------------------------------------------------------------------
 
     @overload
-    def remove(self, key: str | bytes, *, timeout_s: float | None = None) -> RemoveStatus: ...
+    def remove(  # type: ignore[overload-overlap]
+        self, key: str | bytes, *, timeout_s: float | None = None
+    ) -> RemoveStatus: ...
 
     @overload
     def remove(self, key: Sequence[Key], *, timeout_s: float | None = None) -> RemoveStatuses: ...
 
     def remove(
-        self, key: Key | KeyList, *, timeout_s: float | None = None
+        self, key: Key | Sequence[Key], *, timeout_s: float | None = None
     ) -> RemoveStatus | list[RemoveStatus]:
         """Remove a key, or several. Never waits for open views: they keep their bytes."""
         single = isinstance(key, str | bytes)

@@ -178,7 +178,8 @@ class ShmPort:
                 return self._control.abort(call.slots, call.generations, timeout_s)
 
     def pin(self, slot: int, generation: int, verify: bool) -> View | int:
-        return self.segment.pin(slot, generation, verify)
+        view: View | int = self.segment.pin(slot, generation, verify)
+        return view
 
     def close(self) -> None:
         self._control.close()
