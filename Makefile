@@ -47,9 +47,32 @@ UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
 	$(FIXED_ADDRESSES) ctest --test-dir build/$(1) --output-on-failure --timeout 120
 endef
 
+## check     lint, format, types, house rules, coverage of the pure rooms
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(NATIVE)
+	$(BIN)/python -m pytest -q tests/test_imports.py tests/test_public_surface.py tests/test_repo.py
+	$(BIN)/python -m tests.coverage_gate
+
+## format    put all files into the form that check wants
+format: setup
+	$(BIN)/ruff check -q --fix .
+	$(BIN)/ruff format -q .
+	$(BIN)/clang-format -i $(NATIVE)
+
 ## test      all tests; the last line is the runner's count
 test: setup
 	$(BIN)/python -m pytest -n 2 -q
+
+## soak      the seeded simulations for long; nothing here runs in CI
+soak: setup
+	$(BIN)/python -m pytest -q -m soak --seeds 10000 --timeout 0
+
+## bench     Moonpool and the machine's limits, one JSON object per line
+bench: setup
+	$(BIN)/moonpool bench --json
 
 ## demo      replay a real chat trace through a real pool on this machine
 demo: setup

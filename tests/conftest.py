@@ -1,6 +1,13 @@
 """For all tests: property tests never fail on time, and print how to replay a failure."""
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("moonpool", deadline=None, print_blob=True)
 settings.load_profile("moonpool")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--seeds", type=int, default=300, help="seeds a seeded simulation runs (make soak: 10000)"
+    )

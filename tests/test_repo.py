@@ -1,0 +1,86 @@
+"""House rules of the repository that no other tool checks."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import moonpool
+from tests.tree import ROOT, package_files, text_files
+
+LINES_MAX = 400
+# Longer by nature; each with its reason.
+LONG_FILES = {"src/moonpool/pool/messages.py": "a list of structs, one for each message"}
+
+MACHINE_PATH = re.compile(r"(?<![\w.~:/-])/(work|root|home|Users)/\w")
+LOOSE_END = re.compile(r"\b(TODO|FIXME|XXX)\b(?!.*#\d+)")
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def hits(pattern: re.Pattern[str]) -> list[str]:
+    """'file:line' of every match in the repository, this file left out."""
+    found = []
+    for path in text_files():
+        if path == Path(__file__):
+            continue
+        lines = path.read_text(encoding="utf-8").splitlines()
+        found += [
+            f"{relative(path)}:{n}" for n, line in enumerate(lines, 1) if pattern.search(line)
+        ]
+    return found
+
+
+def test_no_paths_of_a_machine() -> None:
+    assert hits(MACHINE_PATH) == []
+
+
+def test_every_loose_end_names_its_issue() -> None:
+    assert hits(LOOSE_END) == []
+
+
+@pytest.mark.parametrize("path", package_files(), ids=relative)
+def test_files_stay_readable(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= LINES_MAX or relative(path) in LONG_FILES, f"{lines} lines: split by concept"
+
+
+def test_exceptions_are_still_needed() -> None:
+    for name in LONG_FILES:
+        assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) > LINES_MAX, name
+
+
+def test_one_version_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    latest = re.search(r"^## \[(\d+\.\d+\.\d+)\]", changelog, re.MULTILINE)
+    assert latest is not None
+    assert latest.group(1) == project["version"] == moonpool.__version__
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"]
+    required = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    required += [one for extra in extras.values() for one in extra]
+    reasons = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    names = {re.split(r"[\[<>=~!; ]", one)[0] for one in required}
+    assert [name for name in sorted(names) if f"`{name}`" not in reasons] == []
+
+
+def test_changelog_keeps_its_form() -> None:
+    lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+    heads = {line for line in lines if line.startswith("### ")}
+    assert heads <= {"### Added", "### Changed", "### Fixed"}
+
+
+def test_links_between_the_docs_lead_somewhere() -> None:
+    broken = []
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
+            if "://" not in target and not (page.parent / target).exists():
+                broken.append(f"{relative(page)}: {target}")
+    assert broken == []
