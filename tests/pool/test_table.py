@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from moonpool._core import Table, TableFullError
 from tests.pool.table_twin import TableTwin
@@ -22,13 +22,11 @@ REPLICA_COLUMNS = (
     *("replica_next", "replica_list"),
 )
 
-keys = st.lists(st.sampled_from([b"a", b"ab", b"b" * 80, b"c" * 1024, b"d" * 7]), max_size=5) | (
-    st.lists(st.binary(min_size=1, max_size=20), max_size=5)
+keys = st.lists(st.sampled_from([b"%d" % i * 9 for i in range(16)]), max_size=6) | (
+    st.lists(st.binary(min_size=1, max_size=20) | st.just(b"long" * 256), max_size=3)
 )
-# Small numbers, so that calls often name the same rows; some are never live.
-row_lists = st.lists(st.integers(-1, ROWS), max_size=6)
-replica_lists = st.lists(st.integers(-1, REPLICAS), max_size=6)
-list_ids = st.integers(-1, LISTS)
+list_ids = st.sampled_from([0, 0, 1, 1, 2, LISTS, -1])
+data = st.data()
 
 
 def array(values: Any, dtype: Any) -> npt.NDArray[Any]:
@@ -37,6 +35,20 @@ def array(values: Any, dtype: Any) -> npt.NDArray[Any]:
 
 def batch(names: list[bytes]) -> tuple[bytes, npt.NDArray[np.uint32]]:
     return b"".join(names), np.cumsum([len(name) for name in names], dtype=np.uint32)
+
+
+def some(
+    draw: st.DataObject, good: npt.NDArray[np.int32], end: int, most: int, wrong: bool
+) -> npt.NDArray[np.int32]:
+    """Up to `most` of the good numbers, or any number at times; in any order, some twice."""
+    one = st.sampled_from(good.tolist()) if len(good) else st.just(0)
+    once = st.lists(one, max_size=most, unique=True)
+    many = [once, once, once, st.lists(one, max_size=most)]
+    if wrong:
+        many.append(st.lists(st.integers(-1, end), max_size=most))
+    elif not len(good):
+        return array([], np.int32)
+    return array(draw.draw(st.one_of(many)), np.int32)
 
 
 def plain(answer: Any) -> Any:
@@ -65,9 +77,33 @@ class TableAgainstTwin(RuleBasedStateMachine):
         assert outcome(lambda: getattr(self.native, method)(*args, **kwargs)) == expected
         return expected
 
-    def live_rows(self) -> list[int]:
-        rows: list[int] = self.twin.scan(0, ROWS)[0].tolist()
-        return rows
+    def live_rows(self) -> npt.NDArray[np.int32]:
+        return self.twin.scan(0, ROWS)[0]
+
+    def rows(self, draw: st.DataObject, most: int = 5, wrong: bool = True) -> npt.NDArray[np.int32]:
+        """Mostly live rows, as calls with a wrong one do nothing."""
+        return some(draw, self.live_rows(), ROWS, most, wrong)
+
+    def replicas(self, draw: st.DataObject, listed: bool) -> npt.NDArray[np.int32]:
+        replicas = self.twin.replicas_of(self.live_rows())[1]
+        fitting = replicas[(self.twin.replica_list[replicas] >= 0) == listed]
+        return some(draw, fitting, REPLICAS, 4, True)
+
+    @initialize(names=st.just([b"%d" % i * 9 for i in range(8)]), two_trees=st.booleans())
+    def populate(self, names: list[bytes], two_trees: bool) -> None:
+        """A chain or two of listed objects, so that every rule finds something to act on."""
+        self.both("intern", *batch(names))
+        rows = np.arange(8, dtype=np.int32)
+        self.both("set_parent", rows[1:], rows[:-1].copy())
+        if two_trees:
+            self.both("set_parent", rows[4:5], array([1], np.int32))
+        self.add(rows, 0)
+        self.both("list_push", 0, rows)
+
+    def add(self, rows: npt.NDArray[np.int32], segment: int) -> None:
+        count = len(rows)
+        places = np.full(count, segment, np.uint16), np.arange(count, dtype=np.uint32)
+        self.both("add_replicas", rows, *places, np.arange(count, dtype=np.uint64))
 
     @rule(names=keys)
     def intern(self, names: list[bytes]) -> None:
@@ -77,122 +113,109 @@ class TableAgainstTwin(RuleBasedStateMachine):
     def find(self, names: list[bytes]) -> None:
         self.both("find", *batch(names))
 
-    @rule(rows=row_lists)
-    def erase(self, rows: list[int]) -> None:
-        self.both("erase", array(rows, np.int32))
+    @rule(draw=data)
+    def erase(self, draw: st.DataObject) -> None:
+        self.both("erase", self.rows(draw))
 
-    @precondition(lambda self: len(self.twin) > 0)
-    @rule(choice=st.data())
-    def erase_trees(self, choice: st.DataObject) -> None:
-        row = choice.draw(st.sampled_from(self.live_rows()))
-        tree = self.native.descendants(array([row], np.int32))
-        self.both("remove_replicas", self.native.replicas_of(tree)[1])
+    @rule(draw=data)
+    def erase_tree(self, draw: st.DataObject) -> None:
+        tree = self.twin.descendants(self.rows(draw, 2, wrong=False))
+        self.both("remove_replicas", self.twin.replicas_of(tree)[1])
         self.both("erase", tree)
 
-    @rule(rows=row_lists)
-    def read_keys(self, rows: list[int]) -> None:
-        self.both("keys", array(rows, np.int32))
-        for row in rows:
+    @rule(draw=data)
+    def read_keys(self, draw: st.DataObject) -> None:
+        rows = self.rows(draw)
+        self.both("keys", rows)
+        for row in rows.tolist():
             self.both("key", row)
 
     @rule(start=st.integers(-1, ROWS + 1), most=st.integers(0, ROWS), prefix=st.binary(max_size=1))
     def scan(self, start: int, most: int, prefix: bytes) -> None:
         self.both("scan", start, most, prefix)
 
-    @rule(links=st.lists(st.tuples(st.integers(0, ROWS), st.integers(-1, ROWS)), max_size=6))
-    def set_parent(self, links: list[tuple[int, int]]) -> None:
-        rows, parents = [row for row, _ in links], [parent for _, parent in links]
-        self.both("set_parent", array(rows, np.int32), array(parents, np.int32))
+    @rule(draw=data)
+    def set_parent(self, draw: st.DataObject) -> None:
+        rows, parents = self.rows(draw), self.rows(draw)
+        count = min(len(rows), len(parents))
+        self.both("set_parent", rows[:count], parents[:count])
 
-    @precondition(lambda self: len(self.twin) > 1)
-    @rule(choice=st.data())
-    def link_live_rows(self, choice: st.DataObject) -> None:
-        links = st.lists(st.sampled_from(self.live_rows()), min_size=2, max_size=6)
-        chain = choice.draw(links)
-        self.both("set_parent", array(chain[1:], np.int32), array(chain[:-1], np.int32))
+    @rule(draw=data)
+    def link_a_chain(self, draw: st.DataObject) -> None:
+        rows = self.rows(draw, wrong=False)
+        self.both("set_parent", rows[1:], rows[:-1].copy())
 
-    @rule(rows=row_lists)
-    def walk(self, rows: list[int]) -> None:
+    @rule(draw=data)
+    def walk(self, draw: st.DataObject) -> None:
+        rows = self.rows(draw)
         for method in ("descendants", "ancestors_order", "replicas_of"):
-            self.both(method, array(rows, np.int32))
-            live = [row for row in rows if row in self.live_rows()]
-            self.both(method, array(live, np.int32))
+            self.both(method, rows)
 
-    @precondition(lambda self: len(self.twin) > 0)
-    @rule(choice=st.data(), segment=st.integers(0, LISTS), slot=st.integers(0, 9))
-    def add_replicas(self, choice: st.DataObject, segment: int, slot: int) -> None:
-        rows = choice.draw(st.lists(st.sampled_from(self.live_rows()), max_size=4))
-        places = array([segment] * len(rows), np.uint16), array([slot] * len(rows), np.uint32)
-        generations = array(range(len(rows)), np.uint64)
-        self.both("add_replicas", array(rows, np.int32), *places, generations)
+    @rule(draw=data, segment=st.integers(0, LISTS), listed=st.booleans())
+    def add_replicas(self, draw: st.DataObject, segment: int, listed: bool) -> None:
+        self.add(self.rows(draw, 3), segment)
+        if listed:
+            replicas = self.twin.replicas_of(self.live_rows())[1]
+            self.both("list_push", segment, replicas[self.twin.replica_list[replicas] < 0])
 
-    @rule(replicas=replica_lists)
-    def remove_replicas(self, replicas: list[int]) -> None:
-        self.both("remove_replicas", array(replicas, np.int32))
+    @rule(draw=data, listed=st.booleans())
+    def remove_replicas(self, draw: st.DataObject, listed: bool) -> None:
+        self.both("remove_replicas", self.replicas(draw, listed))
 
-    @rule(list_id=list_ids, replicas=replica_lists, replica=st.integers(0, REPLICAS - 1))
-    def list_push(self, list_id: int, replicas: list[int], replica: int) -> None:
-        self.both("list_push", list_id, array(replicas, np.int32))
-        self.both("list_push", list_id, array([replica], np.int32))
+    @rule(draw=data, list_id=list_ids)
+    def list_push(self, draw: st.DataObject, list_id: int) -> None:
+        self.both("list_push", list_id, self.replicas(draw, listed=False))
 
-    @rule(replicas=replica_lists)
-    def list_remove(self, replicas: list[int]) -> None:
-        self.both("list_remove", array(replicas, np.int32))
+    @rule(draw=data)
+    def list_remove(self, draw: st.DataObject) -> None:
+        self.both("list_remove", self.replicas(draw, listed=True))
 
-    @rule(replicas=replica_lists, replica=st.integers(0, REPLICAS - 1))
-    def list_touch(self, replicas: list[int], replica: int) -> None:
-        self.both("list_touch", array(replicas, np.int32))
-        self.both("list_touch", array([replica], np.int32))
+    @rule(draw=data)
+    def list_touch(self, draw: st.DataObject) -> None:
+        self.both("list_touch", self.replicas(draw, listed=True))
 
     @rule(list_id=list_ids, n=st.integers(-1, 5), skip=st.integers(-1, 5))
     def list_tail(self, list_id: int, n: int, skip: int) -> None:
         self.both("list_tail", list_id, n, skip)
-        self.both("list_length", list_id)
 
-    @rule(rows=row_lists, other=st.booleans())
-    def touch_objects(self, rows: list[int], other: bool) -> None:
-        seqs = [int(self.twin.seq[row]) + other if 0 <= row < ROWS else 0 for row in rows]
-        self.both("touch_objects", array(rows, np.int32), array(seqs, np.uint64))
+    @rule(draw=data, other=st.integers(0, 3))
+    def touch_objects(self, draw: st.DataObject, other: int) -> None:
+        rows = self.rows(draw)
+        seqs = self.twin.seq[np.clip(rows, 0, ROWS - 1)]
+        seqs[:1] += np.uint64(other == 1)
+        self.both("touch_objects", rows, seqs)
 
-    @precondition(lambda self: len(self.twin) > 0)
-    @rule(choice=st.data(), state=st.integers(1, 2), wanted=st.integers(1, 3))
-    def reserve(self, choice: st.DataObject, state: int, wanted: int) -> None:
-        rows = choice.draw(st.lists(st.sampled_from([-1, *self.live_rows()]), max_size=4))
+    @rule(draw=data, state=st.sampled_from([1, 1, 2]))
+    def reserve(self, draw: st.DataObject, state: int) -> None:
+        rows = self.rows(draw)
         self.both(
             "reserve_batch",
-            array(rows, np.int32),
-            array(range(len(rows)), np.uint64),
+            rows,
+            np.arange(len(rows), dtype=np.uint64),
             state=state,
             tenant=7,
             term=3,
             first_seq=self.seq,
             first_attempt=self.seq,
             expiry_ms=-5,
-            wanted=wanted,
+            wanted=2,
             pin=1,
         )
         self.seq += len(rows)
 
-    @rule(
-        rows=st.lists(st.integers(-1, ROWS), max_size=6),
-        stale=st.booleans(),
-        segment=st.integers(0, LISTS),
-        ancestors=st.booleans(),
-    )
-    def commit(self, rows: list[int], stale: bool, segment: int, ancestors: bool) -> None:
-        attempts = [int(self.twin.attempt[row]) + stale if 0 <= row < ROWS else 0 for row in rows]
-        count = len(rows)
+    @rule(draw=data, segment=st.integers(0, LISTS), other=st.integers(0, 3), above=st.booleans())
+    def commit(self, draw: st.DataObject, segment: int, other: int, above: bool) -> None:
+        rows = self.rows(draw)
+        attempts = self.twin.attempt[np.clip(rows, 0, ROWS - 1)]
+        attempts[:1] += np.uint64(other == 1)
+        numbers = np.arange(len(rows), dtype=np.uint32)
+        segments = np.full(len(rows), segment, np.uint16)
         self.both(
             "commit_batch",
-            array(rows, np.int32),
-            array(attempts, np.uint64),
-            array([segment] * count, np.uint16),
-            array(range(count), np.uint32),
-            array(range(count), np.uint64),
-            array(range(count), np.uint32),
-            state_from=1,
+            *(rows, attempts, segments, numbers, numbers.astype(np.uint64), numbers),
+            state_from=draw.draw(st.sampled_from([0, 1])),
             state_to=2,
-            touch_ancestors=ancestors,
+            touch_ancestors=above,
         )
 
     @invariant()
@@ -207,6 +230,7 @@ class TableAgainstTwin(RuleBasedStateMachine):
         self.compare(REPLICA_COLUMNS, replicas)
         for list_id in range(LISTS):
             assert plain(self.native.list_iter(list_id)) == plain(self.twin.list_iter(list_id))
+            assert self.native.list_length(list_id) == self.twin.list_length(list_id)
 
     def compare(self, columns: tuple[str, ...], rows: npt.NDArray[np.int32]) -> None:
         for name in columns:
@@ -215,4 +239,4 @@ class TableAgainstTwin(RuleBasedStateMachine):
 
 
 TestTableAgainstTwin = TableAgainstTwin.TestCase
-TestTableAgainstTwin.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTableAgainstTwin.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
