@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from moonpool._core import Table, TableFullError
 from tests.pool.table_twin import TableTwin
 
-ROWS, REPLICAS, LISTS = 12, 16, 3
+ROWS, REPLICAS, LISTS = 12, 30, 3
 OBJECT_COLUMNS = (
     *("state", "flags", "tenant", "term", "seq", "size", "crc", "expiry_ms", "attempt", "pin"),
     *("wanted", "parent", "first_child", "next_sibling", "prev_sibling", "children", "replica"),
@@ -185,6 +185,11 @@ class TableAgainstTwin(RuleBasedStateMachine):
         seqs[:1] += np.uint64(other == 1)
         self.both("touch_objects", rows, seqs)
 
+    @rule(row=st.integers(0, ROWS - 1), name=st.sampled_from(OBJECT_COLUMNS[:11]))
+    def write(self, row: int, name: str) -> None:
+        for table in (self.native, self.twin):
+            getattr(table, name)[row] = 200 - row
+
     @rule(draw=data, state=st.sampled_from([1, 1, 2]))
     def reserve(self, draw: st.DataObject, state: int) -> None:
         rows = self.rows(draw)
@@ -206,6 +211,8 @@ class TableAgainstTwin(RuleBasedStateMachine):
     @rule(draw=data, segment=st.integers(0, LISTS), other=st.integers(0, 3), above=st.booleans())
     def commit(self, draw: st.DataObject, segment: int, other: int, above: bool) -> None:
         rows = self.rows(draw)
+        if draw.draw(st.booleans()):
+            rows = np.concatenate([rows, rows[:2]])  # second replicas
         attempts = self.twin.attempt[np.clip(rows, 0, ROWS - 1)]
         attempts[:1] += np.uint64(other == 1)
         numbers = np.arange(len(rows), dtype=np.uint32)
@@ -213,7 +220,7 @@ class TableAgainstTwin(RuleBasedStateMachine):
         self.both(
             "commit_batch",
             *(rows, attempts, segments, numbers, numbers.astype(np.uint64), numbers),
-            state_from=draw.draw(st.sampled_from([0, 1])),
+            state_from=int(self.twin.state[rows[0]]) if len(rows) else 0,
             state_to=2,
             touch_ancestors=above,
         )
