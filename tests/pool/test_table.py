@@ -220,7 +220,7 @@ class TableAgainstTwin(RuleBasedStateMachine):
         self.both(
             "commit_batch",
             *(rows, attempts, segments, numbers, numbers.astype(np.uint64), numbers),
-            state_from=int(self.twin.state[rows[0]]) if len(rows) else 0,
+            state_from=int(self.twin.state[np.clip(rows[0], 0, ROWS - 1)]) if len(rows) else 0,
             state_to=2,
             touch_ancestors=above,
         )
