@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +22,7 @@ from typing import IO, Any, Final, Self
 
 import msgspec
 
+from moonpool.core.address import parse_address
 from moonpool.core.errors import NotReady
 from moonpool.core.sections import MasterConfig, NodeConfig, default_directory
 
@@ -97,10 +97,31 @@ class Cluster:
         """Children that ended by themselves or were killed."""
         return [child for child in self.children if not child.alive]
 
-    def kill(self, node: Child) -> None:
+    def wait(self, timeout_s: float) -> list[Child]:
+        """Sleep until a child ends, `timeout_s` at most; those that ended."""
+        with ExitStack() as stack, selectors.DefaultSelector() as selector:
+            for child in self.children:
+                with suppress(ProcessLookupError):
+                    descriptor = os.pidfd_open(child.pid)
+                    stack.callback(os.close, descriptor)
+                    selector.register(descriptor, selectors.EVENT_READ)
+            if not self.died():
+                selector.select(timeout_s)
+        return self.died()
+
+    def kill(self, child: Child) -> None:
         """SIGKILL: it gets no chance to say goodbye."""
-        node.process.kill()
-        node.process.wait()
+        child.process.kill()
+        child.process.wait()
+
+    def restart_master(self, timeout_s: float = START_S) -> None:
+        """A new master process at the same address, in place of one that was killed."""
+        assert self.master is not None and not self.master.alive
+        config = msgspec.structs.replace(
+            self._master_config, port=parse_address(self.address).port
+        )
+        process = self._spawn("master", config)
+        self.master = self._await_ready("master", process, time.monotonic() + timeout_s)
 
     def stop(self, timeout_s: float = STOP_S) -> None:
         """End all: asked first, killed when they do not go. Nodes go before their master."""
@@ -162,15 +183,15 @@ class Cluster:
         return f": {self._log.read().decode(errors='replace').strip()}"
 
 
-def local_directory(name: str) -> Path:
-    """A new folder of this user in shared memory for the segments of one cluster."""
-    base = default_directory()
+@contextmanager
+def local_directory(name: str, base: Path | None = None) -> Iterator[Path]:
+    """A folder of this user in shared memory for the segments of one cluster, gone afterwards."""
+    base = base or default_directory()
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=base))
-
-
-def remove_directory(directory: Path) -> None:
-    shutil.rmtree(directory, ignore_errors=True)
+    with tempfile.TemporaryDirectory(
+        prefix=f"{name}-", dir=base, ignore_cleanup_errors=True
+    ) as directory:
+        yield Path(directory)
 
 
 def _read_line(process: subprocess.Popen[bytes], deadline: float) -> bytes:
