@@ -11,7 +11,7 @@ from moonpool.core.errors import BadInput
 
 
 def test_a_row_starts_with_its_names_and_is_json() -> None:
-    row = make_row("store", "get_into 64 KiB", 5, p50_us=1.23456, ok=True)
+    row = make_row("store", "get_into 64 KiB", 5, {"p50_us": 1.23456, "ok": True})
     assert list(row)[:5] == ["bench", "case", "subject", "version", "rounds"]
     assert row["subject"] == "moonpool"
     assert json.loads(json.dumps(row))["p50_us"] == 1.235

@@ -12,7 +12,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -57,10 +57,10 @@ def make_row(
     bench: str,
     case: str,
     rounds: int,
+    figures: Mapping[str, object],
     *,
     subject: str = "moonpool",
     version: str = moonpool.__version__,
-    **figures: object,
 ) -> Row:
     """One row; floats are rounded to what was measured, four significant digits."""
     short = {key: _short(value) for key, value in figures.items()}
@@ -126,12 +126,14 @@ def machine_row() -> Row:
         "machine",
         _cpu_model(),
         0,
+        {
+            "cores": len(os.sched_getaffinity(0)),
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+        },
         subject="machine",
         version=platform.release(),
-        cores=len(os.sched_getaffinity(0)),
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        python=platform.python_version(),
-        numpy=np.__version__,
     )
 
 

@@ -1,0 +1,66 @@
+"""A pool of processes to measure, and a million small objects to fill it with."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import moonpool
+from moonpool.core.errors import PoolError
+from moonpool.core.sections import MasterConfig, NodeConfig
+from moonpool.pool.cluster import Cluster, local_directory
+
+CHAIN: Final = 32  # blocks of one prompt: the parent of each is the one before
+BATCH: Final = 1024
+VALUE_BYTES: Final = 64
+
+
+@contextlib.contextmanager
+def pool_of_processes(
+    memory: int, *, slots: int = 0, headroom: int = 256 << 20
+) -> Iterator[tuple[Cluster, moonpool.Pool]]:
+    """A master and one node on loopback, and a client of theirs."""
+    with local_directory("bench") as directory:
+        node = NodeConfig(
+            name="node0",
+            memory=memory,
+            headroom=headroom,
+            slots=slots,
+            dir=str(directory),
+            persist=False,
+        )
+        cluster = Cluster(MasterConfig(port=0), [node])
+        with cluster, moonpool.connect(cluster.address, token="", timeout_s=30) as pool:
+            yield cluster, pool
+
+
+@contextlib.contextmanager
+def small_objects(count: int) -> Iterator[tuple[Cluster, moonpool.Pool]]:
+    """`pool_of_processes` with room for `count` of the small objects of `fill`, and none in it."""
+    with pool_of_processes(count * VALUE_BYTES, slots=count + (1 << 16)) as (cluster, pool):
+        yield cluster, pool
+
+
+def small_key(number: int) -> bytes:
+    """80 bytes, as an engine's: a model's prefix and a digest."""
+    return b"bench/model-layout/" + hashlib.sha256(b"%d" % number).hexdigest()[:61].encode()
+
+
+def fill(pool: moonpool.Pool, count: int) -> None:
+    """Put `count` objects of 64 bytes with 80-byte keys in chains of 32. Raises PoolError."""
+    value = os.urandom(VALUE_BYTES)
+    for start in range(0, count, BATCH):
+        numbers = range(start, min(start + BATCH, count))
+        keys = [small_key(number) for number in numbers]
+        parents = [None if n % CHAIN == 0 else keys[i - 1] for i, n in enumerate(numbers)]
+        expect_stored(pool.put_many(keys, [value] * len(keys), parents=parents))
+
+
+def expect_stored(results: Sequence[moonpool.PutResult]) -> None:
+    """A bench measures what it says: a put that was not stored ends it. Raises PoolError."""
+    for result in results:
+        if not result.ok:
+            raise PoolError(f"a put of the bench was not stored: {result.status} {result.text}")
