@@ -11,8 +11,20 @@ from typing import Protocol, cast
 from moonpool.cli.output import Output
 
 COMMANDS: dict[str, str] = {
-    "config": "show every setting, its value and where it came from",
+    "up": "bring up a master and nodes on this machine",
+    "master": "run the process that decides placement",
+    "node": "lend this machine's memory to a pool",
+    "put": "store a file as an object",
+    "get": "read an object",
+    "exists": "ask whether keys are stored",
+    "rm": "remove objects",
+    "ls": "list objects",
+    "stat": "show what the master counts",
+    "replay": "replay a trace through a pool of processes, checking every byte",
+    "bench": "measure how fast this is here",
+    "demo": "replay an hour of real chat traffic and draw it",
     "doctor": "say what this machine can do, and what to do about what is missing",
+    "config": "show every setting, its value and where it came from",
 }
 
 

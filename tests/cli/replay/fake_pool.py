@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from typing import Literal
 from zlib import crc32
 
 from moonpool.pool.results import Hit, Miss, MissReason, PrefixMatch, PutResult, PutStatus
@@ -53,11 +53,12 @@ class FakePool:
         keys: Sequence[bytes],
         values: Sequence[memoryview],
         *,
-        parents: Sequence[bytes | None],
+        parents: Literal["chain"],
+        parent: bytes | None,
     ) -> list[PutResult]:
         if self.put_status:
             return [PutResult(self.put_status)] * len(keys)
-        self.parents |= dict(zip(keys, parents, strict=True))
+        self.parents |= dict(zip(keys, [parent, *keys], strict=False))
         results = [PutResult(PutStatus.EXISTS)] * len(keys)
         for index in reversed(range(len(keys))):
             key = keys[index]
@@ -80,6 +81,20 @@ class FakePool:
                 self.values.move_to_end(key)
                 key = self.parents[key]
 
-    @contextmanager
-    def view(self, key: bytes) -> Iterator[memoryview | None]:
-        yield memoryview(self.values[key]) if key in self.values else None
+    def view(self, key: bytes) -> FakeView:
+        return FakeView(self.values[key])
+
+
+class FakeView:
+    """A window on the stored bytes themselves."""
+
+    zero_copy = True
+
+    def __init__(self, value: bytearray) -> None:
+        self._value = value
+
+    def __enter__(self) -> memoryview | None:
+        return memoryview(self._value).toreadonly()
+
+    def __exit__(self, *error: object) -> None:
+        pass

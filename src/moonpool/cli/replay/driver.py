@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,8 @@ class ReplayPool(Protocol):
         keys: Sequence[bytes],
         values: Sequence[memoryview],
         *,
-        parents: Sequence[bytes | None],
+        parents: Literal["chain"],
+        parent: bytes | None,
     ) -> list[PutResult]: ...
 
 
@@ -149,8 +150,9 @@ class Replayer:
         if self._puts_skipped < self._puts_pause:
             self._puts_skipped += 1
             return [PutResult(PutStatus.UNREACHABLE)] * (len(keys) - start)
-        parents: list[bytes | None] = [None, *keys][start : len(keys)]
-        results = self._pool.put_many(keys[start:], self._rows[start : len(keys)], parents=parents)
+        rows = self._rows[start : len(keys)]
+        parent = keys[start - 1] if start else None
+        results = self._pool.put_many(keys[start:], rows, parents="chain", parent=parent)
         self._breathe(results)
         return results
 

@@ -10,8 +10,8 @@ import ctypes
 import random
 import re
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Final, Protocol
 
 import numpy as np
@@ -54,12 +54,28 @@ def parse_faults(texts: Sequence[str], requests: int) -> Faults:
     return Faults(corrupt, tuple(sorted(kills)))
 
 
+class Window(Protocol):
+    """An open view of an object (moonpool's View)."""
+
+    @property
+    def zero_copy(self) -> bool: ...
+
+    def __enter__(self) -> memoryview | None: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
 class CorruptPool(Protocol):
     """What flipping a byte asks of a pool (moonpool.Pool has it)."""
 
     def match_prefix(self, keys: Sequence[bytes]) -> PrefixMatch: ...
 
-    def view(self, key: bytes) -> AbstractContextManager[memoryview | None]: ...
+    def view(self, key: bytes) -> Window: ...
 
 
 @dataclass
@@ -97,8 +113,9 @@ class Injector:
         keys = [block_key(block) for block in self.trace.requests[index].hash_ids]
         matched = self.pool.match_prefix(keys).count
         for position in self._random.sample(range(matched), min(count, matched)):
-            with self.pool.view(keys[position]) as view:
-                if view is not None:
+            window = self.pool.view(keys[position])
+            with window as view:
+                if view is not None and window.zero_copy:
                     self._flip(view)
                     self.corrupted += 1
 

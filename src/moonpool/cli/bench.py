@@ -1,0 +1,51 @@
+"""`moonpool bench`: how fast this is here, as one JSON object a row or as a table."""
+
+from __future__ import annotations
+
+import argparse
+
+from moonpool.bench import BENCHES, Row, Settings, rows_of
+from moonpool.cli.output import Output
+from moonpool.cli.parser import EXIT_FAILED, EXIT_OK
+from moonpool.cli.tables import table_text
+
+EXAMPLES = (
+    "moonpool bench store              # gets, puts and views of the whole pool",
+    "moonpool bench all --json         # every bench, one JSON object a row",
+    "moonpool bench transfer --full    # the whole matrix",
+)
+FIGURES = ("p50_us", "p99_us", "gb_per_s", "ops_per_s", "cpu_s_per_gb", "bytes_per_item")
+_NAMES = ("bench", "case", "subject")
+_SHOWN = (*_NAMES, *FIGURES, "version", "rounds")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", help=f"{', '.join(BENCHES)} or all")
+    parser.add_argument("--full", action="store_true", help="the whole matrix, takes long")
+    parser.add_argument("--rounds", type=int, default=5, help="medians are over so many (5)")
+
+
+def run(args: argparse.Namespace, output: Output) -> int:
+    rows: list[Row] = []
+    for row in rows_of(args.what, Settings(max(1, args.rounds), args.full)):
+        rows.append(row)
+        if output.as_json:
+            output.result(row, "")
+        else:
+            output.note(f"{row['bench']}: {row['case']}")
+    output.text(table_text((*_NAMES, *FIGURES, "more"), [_cells(row) for row in rows]))
+    return EXIT_FAILED if any(row.get("ok") is False for row in rows) else EXIT_OK
+
+
+def _cells(row: Row) -> list[str]:
+    figures = [_figure(row.get(name)) for name in FIGURES]
+    more = ", ".join(f"{key} {_figure(row[key])}" for key in row if key not in _SHOWN)
+    return [*(str(row[name]) for name in _NAMES), *figures, more]
+
+
+def _figure(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

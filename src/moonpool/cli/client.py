@@ -1,0 +1,28 @@
+"""What the commands that talk to a running pool share: options, connection, keys for people."""
+
+from __future__ import annotations
+
+import argparse
+
+import moonpool
+from moonpool.cli.options import add_settings, load_settings
+from moonpool.core.sections import ClientConfig
+
+_OTHERS = ("cache_entries_max", "touch_flush_ms", "pinned_bytes_max")
+
+
+def add_client_options(parser: argparse.ArgumentParser) -> None:
+    add_settings(parser, ClientConfig, skip=_OTHERS)
+
+
+def open_pool(args: argparse.Namespace) -> moonpool.Pool:
+    """Connect as the options, the environment and the file say. Raises Unreachable, Refused."""
+    config = load_settings(args, ClientConfig).value
+    return moonpool.connect(
+        config.master, token=config.token, timeout_s=config.timeout_ms / 1000
+    )
+
+
+def key_text(key: bytes) -> str:
+    """A key for people and JSON; bytes that are no UTF-8 show as \\xNN."""
+    return key.decode("utf-8", "backslashreplace")

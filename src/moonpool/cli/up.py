@@ -1,0 +1,101 @@
+"""`moonpool up`: a whole pool on this machine in one command, taken down by Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from moonpool.cli.options import add_settings, load_settings
+from moonpool.cli.output import Output
+from moonpool.cli.parser import EXIT_FAILED, EXIT_OK
+from moonpool.cli.signals import sigterm_interrupts
+from moonpool.core.sections import SCHEMA, MasterConfig, NodeConfig, UpConfig
+from moonpool.core.units import format_bytes
+from moonpool.pool.cluster import Cluster, local_directory
+
+EXAMPLES = (
+    "moonpool up --nodes 2 --memory 1GiB     # a master and two nodes",
+    "moonpool up --port 0 --json             # on any free port, told as JSON",
+    "moonpool up --persist --dir /dev/shm/x  # objects outlive it until the next 'up'",
+)
+WATCH_S = 3600.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_settings(parser, UpConfig)
+
+
+def run(args: argparse.Namespace, output: Output) -> int:
+    config = load_settings(args, UpConfig).value
+    with sigterm_interrupts(), _directory(config) as directory:
+        cluster = Cluster(
+            _master_config(config, args.config),
+            [_node_config(config, args.config, directory, i) for i in range(config.nodes)],
+            inherit_log=True,
+        )
+        with cluster:
+            _announce(config, cluster, output)
+            try:
+                while not (dead := cluster.wait(WATCH_S)):
+                    pass
+            except KeyboardInterrupt:
+                output.note("taking the pool down")
+                return EXIT_OK
+            for child in dead:
+                code = child.process.returncode
+                output.note(f"{child.name} (pid {child.pid}) ended by itself, status {code}")
+            output.note("taking the rest down")
+            return EXIT_FAILED
+
+
+@contextlib.contextmanager
+def _directory(config: UpConfig) -> Iterator[Path]:
+    """With `persist` the folder itself, so that the next start finds the segments again."""
+    if config.persist:
+        yield config.directory
+    else:
+        with local_directory("up", config.directory) as directory:
+            yield directory
+
+
+def _master_config(config: UpConfig, file: str | None) -> MasterConfig:
+    given = {"host": config.host, "port": config.port, "token": config.token}
+    return SCHEMA.load(MasterConfig, cli=given, env=os.environ, file=file).value
+
+
+def _node_config(config: UpConfig, file: str | None, directory: Path, number: int) -> NodeConfig:
+    given = {
+        "name": f"node{number}",
+        "memory": config.memory,
+        "host": config.host,
+        "port": 0,
+        "dir": str(directory),
+        "persist": config.persist,
+        "token": config.token,
+    }
+    return SCHEMA.load(NodeConfig, cli=given, env=os.environ, file=file).value
+
+
+def _announce(config: UpConfig, cluster: Cluster, output: Output) -> None:
+    address = cluster.address
+    record = {
+        "ready": "up",
+        "address": address,
+        "memory": config.memory,
+        "processes": [
+            {"role": child.role, "name": child.name, "pid": child.pid} for child in cluster.children
+        ],
+    }
+    output.result(
+        record,
+        f"The pool is up: {config.nodes} nodes of {format_bytes(config.memory)}, master {address}\n"
+        f"\n"
+        f"  Python   import moonpool; pool = moonpool.connect({address!r})\n"
+        f"  shell    moonpool put greeting hello.txt --master {address}\n"
+        f"  both     export MOONPOOL_MASTER={address}\n"
+        f"\n"
+        f"Ctrl-C takes it down.",
+    )
