@@ -5,9 +5,7 @@
 
 #include <bit>
 #include <cstring>
-#include <span>
 #include <utility>
-#include <vector>
 
 #include "copy.hpp"
 #include "crc.hpp"
@@ -37,51 +35,6 @@ class SegmentClient::Use {
     if (client_.uses_.fetch_sub(1) == 1 && client_.closed_.load()) client_.uses_.notify_all();
   }
   SegmentClient& client_;
-};
-
-// The extents of one object, checked; without allocation for the usual few.
-class SegmentClient::Layout {
- public:
-  bool load(const Slot& slot, const SegmentClient& client, std::uint64_t size) {
-    const std::uint64_t data_bytes = client.geometry_.data_bytes;
-    const std::uint32_t count = peek(slot.extent_count);
-    if (count > kInlineExtents) {
-      if (!read_extents(slot, client.data_, data_bytes, size, chained_)) return false;
-      extents_ = chained_;
-      return true;
-    }
-    std::uint64_t total = 0;
-    for (std::uint32_t i = 0; i < count; ++i) {
-      few_[i] = {peek(slot.extents[i].offset), peek(slot.extents[i].bytes)};
-      if (!extent_valid(few_[i], data_bytes)) return false;
-      total += few_[i].bytes;
-    }
-    extents_ = {few_.data(), count};
-    return total >= size && total - size < kGranule;
-  }
-
-  // Calls visit(pointer, bytes) for each piece of [offset, offset + bytes), in order.
-  template <class Visit>
-  void pieces(std::byte* data, std::uint64_t offset, std::uint64_t bytes, Visit visit) const {
-    for (const Extent& extent : extents_) {
-      if (bytes == 0) return;
-      if (offset >= extent.bytes) {
-        offset -= extent.bytes;
-        continue;
-      }
-      const std::uint64_t take = std::min(extent.bytes - offset, bytes);
-      visit(data + extent.offset + offset, take);
-      bytes -= take;
-      offset = 0;
-    }
-  }
-  std::size_t count() const { return extents_.size(); }
-  std::uint64_t offset() const { return extents_.empty() ? 0 : extents_[0].offset; }
-
- private:
-  std::array<Extent, kInlineExtents> few_;
-  std::vector<Extent> chained_;
-  std::span<const Extent> extents_;
 };
 
 SegmentClient::SegmentClient(OwnedFd fd, const Geometry& geometry)
@@ -202,7 +155,7 @@ std::int64_t SegmentClient::read(std::uint32_t index, std::uint64_t generation, 
   const std::uint32_t crc = peek(slot->crc);
   if (size > capacity) return failure(unless_moved(*slot, word, Status::kBounds));
   Layout layout;
-  if (!layout.load(*slot, *this, size)) {
+  if (!layout.load(*slot, data_, geometry_.data_bytes, size)) {
     return failure(unless_moved(*slot, word, Status::kInternal));
   }
   std::uint32_t seen = 0;
@@ -229,7 +182,8 @@ Status SegmentClient::read_range(std::uint32_t index, std::uint64_t generation,
   const std::uint64_t size = peek(slot->size);
   if (offset > size || bytes > size - offset) return unless_moved(*slot, word, Status::kBounds);
   Layout layout;
-  if (!layout.load(*slot, *this, size)) return unless_moved(*slot, word, Status::kInternal);
+  if (!layout.load(*slot, data_, geometry_.data_bytes, size))
+    return unless_moved(*slot, word, Status::kInternal);
   layout.pieces(data_, offset, bytes, [&](const std::byte* from, std::uint64_t piece) {
     std::memcpy(to, from, piece);
     to += piece;
@@ -267,7 +221,8 @@ Status SegmentClient::write_with(std::uint32_t index, std::uint64_t generation,
     return unless_moved(*slot, word, Status::kBounds);
   }
   Layout layout;
-  if (!layout.load(*slot, *this, size)) return unless_moved(*slot, word, Status::kInternal);
+  if (!layout.load(*slot, data_, geometry_.data_bytes, size))
+    return unless_moved(*slot, word, Status::kInternal);
   // All of it is this client's until it says otherwise, so the word need not be looked at in
   // between; but nothing may be written through fields read after the slot had moved on.
   if (unless_moved(*slot, word, Status::kOk) != Status::kOk) return Status::kMoved;
@@ -306,7 +261,8 @@ Status SegmentClient::checksum(std::uint32_t index, std::uint64_t generation, st
   if (slot == nullptr) return status;
   const std::uint64_t size = peek(slot->size);
   Layout layout;
-  if (!layout.load(*slot, *this, size)) return unless_moved(*slot, word, Status::kInternal);
+  if (!layout.load(*slot, data_, geometry_.data_bytes, size))
+    return unless_moved(*slot, word, Status::kInternal);
   layout.pieces(data_, 0, size, [&](const std::byte* from, std::uint64_t bytes) {
     crc = crc32c(from, bytes, crc);
   });
@@ -360,7 +316,7 @@ Pinned SegmentClient::pin(std::uint32_t index, std::uint64_t generation, bool ve
     Layout layout;
     pinned.size = slot.size;
     pinned.crc = slot.crc;
-    if (!layout.load(slot, *this, pinned.size)) {
+    if (!layout.load(slot, data_, geometry_.data_bytes, pinned.size)) {
       pinned.status = Status::kInternal;
     } else if (layout.count() > 1) {
       pinned.status = Status::kBounds;

@@ -74,7 +74,6 @@ class SegmentClient : public std::enable_shared_from_this<SegmentClient> {
 
  private:
   class Use;
-  class Layout;
 
   static std::shared_ptr<SegmentClient> attach(OwnedFd fd, const std::string& name, bool populate);
   SegmentClient(OwnedFd fd, const Geometry& geometry);

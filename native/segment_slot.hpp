@@ -3,10 +3,12 @@
 // against the data area before it is followed, and a client re-checks the slot's word afterwards.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -110,5 +112,49 @@ inline bool read_text(const Slot& slot, const std::byte* data, std::uint64_t dat
   out.assign(reinterpret_cast<const char*>(stream.data()) + side.extent_bytes, bytes);
   return true;
 }
+
+// The extents of one object, checked; without allocation for the usual few.
+class Layout {
+ public:
+  bool load(const Slot& slot, const std::byte* data, std::uint64_t data_bytes, std::uint64_t size) {
+    const std::uint32_t count = peek(slot.extent_count);
+    if (count > kInlineExtents) {
+      if (!read_extents(slot, data, data_bytes, size, chained_)) return false;
+      extents_ = chained_;
+      return true;
+    }
+    std::uint64_t total = 0;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      few_[i] = {peek(slot.extents[i].offset), peek(slot.extents[i].bytes)};
+      if (!extent_valid(few_[i], data_bytes)) return false;
+      total += few_[i].bytes;
+    }
+    extents_ = {few_.data(), count};
+    return total >= size && total - size < kGranule;
+  }
+
+  // Calls visit(pointer, bytes) for each piece of [offset, offset + bytes), in order.
+  template <class Visit>
+  void pieces(std::byte* data, std::uint64_t offset, std::uint64_t bytes, Visit visit) const {
+    for (const Extent& extent : extents_) {
+      if (bytes == 0) return;
+      if (offset >= extent.bytes) {
+        offset -= extent.bytes;
+        continue;
+      }
+      const std::uint64_t take = std::min(extent.bytes - offset, bytes);
+      visit(data + extent.offset + offset, take);
+      bytes -= take;
+      offset = 0;
+    }
+  }
+  std::size_t count() const { return extents_.size(); }
+  std::uint64_t offset() const { return extents_.empty() ? 0 : extents_[0].offset; }
+
+ private:
+  std::array<Extent, kInlineExtents> few_;
+  std::vector<Extent> chained_;
+  std::span<const Extent> extents_;
+};
 
 }  // namespace moonpool
