@@ -142,9 +142,7 @@ class SegmentAgent:
         term: int,
     ) -> _U8:
         """Flag 1: the agent computes the CRC from its memory, `crc` is not looked at."""
-    def abort(
-        self, slot: _U32, generation: _U64
-    ) -> _U8: ...
+    def abort(self, slot: _U32, generation: _U64) -> _U8: ...
     def expire(self, term: _U64, seq: _U64) -> int: ...
     def retire(
         self,
@@ -226,9 +224,7 @@ class SegmentClient:
         self, slot: _U32, generation: _U64, buffers: Sequence[_Buffer], verify: bool = True
     ) -> tuple[_U8, _U64]:
         """(status, size) of each; size 0 where it failed."""
-    def write(
-        self, slot: _U32, generation: _U64, sources: Sequence[_Buffer]
-    ) -> tuple[_U8, _U32]:
+    def write(self, slot: _U32, generation: _U64, sources: Sequence[_Buffer]) -> tuple[_U8, _U32]:
         """(status, crc) of each: whole objects, into slots claimed with this client's row."""
     def write_range(self, slot: int, generation: int, offset: int, source: _Buffer) -> int: ...
     def checksum(self, slot: int, generation: int) -> tuple[int, int]:
