@@ -11,3 +11,4 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--seeds", type=int, default=300, help="seeds a seeded simulation runs (make soak: 10000)"
     )
+    parser.addoption("--seed", type=int, default=1, help="the one seed that `-k one_seed` replays")
