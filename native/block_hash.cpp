@@ -46,12 +46,12 @@ std::span<const std::uint32_t> block_at(std::span<const std::uint32_t> tokens,
 // blocks would otherwise spend more time on buffering than on hashing.
 class ChainMessage {
  public:
-  explicit ChainMessage(std::size_t block_bytes) {
-    const std::size_t size = sizeof(Digest) + block_bytes;
-    bytes_.resize((size + 9 + 63) / 64 * 64);
-    bytes_[size] = 0x80;
-    const std::uint64_t bits = __builtin_bswap64(std::uint64_t{size} * 8);
-    std::memcpy(bytes_.data() + bytes_.size() - sizeof bits, &bits, sizeof bits);
+  explicit ChainMessage(std::size_t block_bytes) : bytes_(sizeof(Digest) + block_bytes) {
+    const std::uint64_t bits = __builtin_bswap64(std::uint64_t{bytes_.size()} * 8);
+    bytes_.push_back(0x80);
+    while ((bytes_.size() + sizeof bits) % 64 != 0) bytes_.push_back(0);
+    const auto length = reinterpret_cast<const std::uint8_t*>(&bits);
+    bytes_.insert(bytes_.end(), length, length + sizeof bits);
   }
 
   Digest hash(std::span<const std::uint8_t> prior, std::span<const std::uint32_t> block) {
