@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from moonpool import _core
+from moonpool.cli import main
 from moonpool.cli.probes.finding import State
 from moonpool.cli.probes.segments import probe_segments
 
@@ -98,3 +100,20 @@ def test_a_folder_open_to_others_fails(tmp_path: Path) -> None:
 
 def test_no_folder_is_fine(tmp_path: Path) -> None:
     assert [f.state for f in probe_segments(tmp_path / "none", Files(), clean=True)] == [State.OK]
+
+
+def test_real_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "segments"
+    monkeypatch.setenv("MOONPOOL_NODE_DIR", str(folder))
+    monkeypatch.setenv("MOONPOOL_NODE_MEMORY", "1MiB")
+    alive = _core.SegmentAgent.create(str(folder / "alive.seg"), 1 << 20, 0, 16)
+    dead = _core.SegmentAgent.create(str(folder / "dead.seg"), 1 << 20, 0, 16)
+    dead.close()
+    assert main(["doctor"]) == 0
+    assert (folder / "dead.seg").exists()
+    assert main(["doctor", "--clean"]) == 0
+    assert [path.name for path in folder.iterdir()] == ["alive.seg"]
+    assert f"{folder}/dead.seg: owner is dead" in capsys.readouterr().out
+    alive.destroy()

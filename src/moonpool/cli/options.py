@@ -30,7 +30,8 @@ def load_settings(
 
 def _add(group: argparse._ArgumentGroup, item: Setting) -> None:
     # argparse formats help with %, and the default is ours to show: None means "not given".
-    text = f"{item.help} (default: {item.show(item.default)})".replace("%", "%%")
+    default = "" if item.default in ("", {}) else f" (default: {item.show(item.default)})"
+    text = f"{item.help}{default}".replace("%", "%%")
     if item.is_flag:
         group.add_argument(
             item.option,

@@ -1,6 +1,7 @@
 """argparse as we want it: complete option names only, 'did you mean', exit status 2."""
 
 import argparse
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
@@ -12,6 +13,12 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 
+def _formatter(prog: str) -> argparse.RawDescriptionHelpFormatter:
+    """Wide enough that most options and their help share a line."""
+    width = min(shutil.get_terminal_size().columns, 100)
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=28, width=width)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose complaint about an unknown option names the closest known one."""
 
@@ -21,7 +28,7 @@ class Parser(argparse.ArgumentParser):
             prog=prog,
             description=description,
             epilog=f"examples:\n{lines}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_formatter,
             allow_abbrev=False,
         )
 

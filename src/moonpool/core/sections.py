@@ -13,7 +13,9 @@ DEFAULT_MASTER = "127.0.0.1:7400"
 
 _HOST = setting("Interface to listen on; anything but loopback needs a token.")
 _TOKEN = setting(
-    "Shared secret of the cluster, both ends prove it.", env="MOONPOOL_TOKEN", secret=True
+    "Secret of the cluster. Better given as MOONPOOL_TOKEN: command lines are seen by others.",
+    env="MOONPOOL_TOKEN",
+    secret=True,
 )
 _MASTER = setting("Address of the master, 'host:port'.", env="MOONPOOL_MASTER")
 _DIR = setting("Folder for segment files and sockets; empty: /dev/shm/moonpool-<uid>.")

@@ -8,7 +8,7 @@ import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol
 
 from moonpool.cli.probes.finding import Finding, State
 from moonpool.core.units import format_bytes
@@ -35,7 +35,7 @@ class Left(NamedTuple):
 def native_segment_files() -> SegmentFiles:
     from moonpool import _core
 
-    return cast(SegmentFiles, _core)
+    return _core
 
 
 def probe_segments(folder: Path, files: SegmentFiles, clean: bool) -> list[Finding]:
