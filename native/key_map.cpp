@@ -4,13 +4,12 @@
 #include <array>
 #include <random>
 #include <string>
+#include <utility>
 
 #include "table_error.hpp"
 
 namespace moonpool {
 namespace {
-
-constexpr std::size_t kCellsMin = 64;
 
 std::uint64_t load(const char* at, std::size_t size) {
   std::uint64_t value = 0;
@@ -67,29 +66,14 @@ KeyBatch::KeyBatch(std::string_view blob, std::span<const std::uint32_t> ends)
 }
 
 KeyMap::KeyMap(std::size_t rows_max)
-    : seed_(draw_seed()),
-      shift_(32 - std::countr_zero(kCellsMin)),
-      cells_(kCellsMin),
-      at_(rows_max),
-      numbers_(rows_max),
-      rows_max_(rows_max) {}
+    : seed_(draw_seed()), at_(rows_max), numbers_(rows_max), rows_max_(rows_max) {}
 
 std::uint32_t KeyMap::tag(std::string_view key) const {
   return static_cast<std::uint32_t>(hash(key, seed_) >> 32);
 }
 
-std::size_t KeyMap::locate(std::uint32_t tag, std::string_view key) const {
-  std::size_t cell = home(tag);
-  while (cells_[cell].at != 0 && (cells_[cell].tag != tag || heap_.key(cells_[cell].at) != key)) {
-    cell = next(cell);
-  }
-  return cell;
-}
-
-std::size_t KeyMap::locate(std::uint32_t tag, KeyHeap::At at) const {
-  std::size_t cell = home(tag);
-  while (cells_[cell].at != at) cell = next(cell);
-  return cell;
+KeyHeap::At KeyMap::find(std::uint32_t tag, std::string_view key) const {
+  return index_.find(tag, [&](KeyHeap::At at) { return heap_.key(at) == key; });
 }
 
 // Cache misses of neighbours overlap: first all index cells, then all candidate keys.
@@ -97,13 +81,11 @@ void KeyMap::ask_for(const KeyBatch& keys, std::size_t from, std::size_t to,
                      std::uint32_t* tags) const {
   for (std::size_t i = from; i < to; i++) {
     tags[i - from] = tag(keys[i]);
-    __builtin_prefetch(&cells_[home(tags[i - from])]);
+    index_.prefetch(tags[i - from]);
   }
   for (std::size_t i = from; i < to; i++) {
-    const std::uint32_t wanted = tags[i - from];
-    std::size_t cell = home(wanted);
-    while (cells_[cell].at != 0 && cells_[cell].tag != wanted) cell = next(cell);
-    if (cells_[cell].at != 0) heap_.prefetch(cells_[cell].at);
+    const KeyHeap::At at = index_.find(tags[i - from], [](KeyHeap::At) { return true; });
+    if (at != 0) heap_.prefetch(at);
   }
 }
 
@@ -113,7 +95,7 @@ void KeyMap::find(const KeyBatch& keys, std::int32_t* rows) const {
     const std::size_t to = std::min(from + kAhead, keys.size());
     ask_for(keys, from, to, tags.data());
     for (std::size_t i = from; i < to; i++) {
-      const KeyHeap::At at = cells_[locate(tags[i - from], keys[i])].at;
+      const KeyHeap::At at = find(tags[i - from], keys[i]);
       rows[i] = at != 0 ? heap_.row(at) : -1;
     }
   }
@@ -128,27 +110,24 @@ void KeyMap::intern(const KeyBatch& keys, std::int32_t* rows, bool* fresh) {
       const std::size_t to = std::min(from + kAhead, keys.size());
       ask_for(keys, from, to, tags.data());
       for (std::size_t i = from; i < to; i++, done++) {
-        std::size_t cell = locate(tags[i - from], keys[i]);
-        fresh[i] = cells_[cell].at == 0;
+        const KeyHeap::At at = find(tags[i - from], keys[i]);
+        fresh[i] = at == 0;
         if (!fresh[i]) {
-          rows[i] = heap_.row(cells_[cell].at);
+          rows[i] = heap_.row(at);
           continue;
         }
         if (numbers_.left() == 0) {
           throw TableFull("all " + std::to_string(rows_max_) + " rows are taken");
         }
-        if ((size() + 1) * 4 > cells_.size() * 3) {
-          grow();
-          cell = locate(tags[i - from], keys[i]);
-        }
         const std::int32_t row = numbers_.take();
         try {
           at_[row] = heap_.append(row, keys[i]);
+          index_.insert(tags[i - from], at_[row]);
         } catch (...) {
+          if (at_[row] != 0) heap_.erase(std::exchange(at_[row], 0));
           numbers_.undo(row, row >= high_before);
           throw;
         }
-        cells_[cell] = {tags[i - from], at_[row]};
         rows[i] = row;
       }
     }
@@ -156,7 +135,7 @@ void KeyMap::intern(const KeyBatch& keys, std::int32_t* rows, bool* fresh) {
     while (done-- > 0) {
       if (!fresh[done]) continue;
       const std::int32_t row = rows[done];
-      clear(locate(tag(keys[done]), at_[row]));
+      index_.erase(tag(keys[done]), at_[row]);
       heap_.erase(at_[row]);
       at_[row] = 0;
       numbers_.undo(row, row >= high_before);
@@ -167,48 +146,18 @@ void KeyMap::intern(const KeyBatch& keys, std::int32_t* rows, bool* fresh) {
 
 void KeyMap::erase(std::int32_t row) {
   const KeyHeap::At at = at_[row];
-  clear(locate(tag(heap_.key(at)), at));
+  index_.erase(tag(heap_.key(at)), at);
   heap_.erase(at);
   at_[row] = 0;
   numbers_.give(row);
   heap_.compact([this](std::int32_t moved, std::string_view key, KeyHeap::At from, KeyHeap::At to) {
-    cells_[locate(tag(key), from)].at = to;
+    index_.replace(tag(key), from, to);
     at_[moved] = to;
   });
 }
 
-// Moves later cells of the run back over the hole, unless that would put one before its home.
-void KeyMap::clear(std::size_t cell) {
-  const std::size_t mask = cells_.size() - 1;
-  std::size_t hole = cell;
-  for (std::size_t at = next(hole); cells_[at].at != 0; at = next(at)) {
-    const std::size_t from_home = (at - home(cells_[at].tag)) & mask;
-    if (from_home >= ((at - hole) & mask)) {
-      cells_[hole] = cells_[at];
-      hole = at;
-    }
-  }
-  cells_[hole] = {};
-}
-
-void KeyMap::grow() {
-  Column<Cell> old(cells_.size() * 2);
-  std::swap(old, cells_);
-  shift_--;
-  // Begin after an empty cell, so that a run over the end is met in order too.
-  std::size_t start = 0;
-  while (old[start].at != 0) start++;
-  for (std::size_t i = 1; i <= old.size(); i++) {
-    const Cell& cell = old[(start + i) & (old.size() - 1)];
-    if (cell.at == 0) continue;
-    std::size_t to = home(cell.tag);
-    while (cells_[to].at != 0) to = next(to);
-    cells_[to] = cell;
-  }
-}
-
 std::size_t KeyMap::memory_bytes() const {
-  return cells_.size() * sizeof(Cell) + static_cast<std::size_t>(high()) * sizeof(KeyHeap::At) +
+  return index_.memory_bytes() + static_cast<std::size_t>(high()) * sizeof(KeyHeap::At) +
          numbers_.memory_bytes() + heap_.bytes();
 }
 

@@ -1,8 +1,6 @@
-// Key -> row: an open-addressing index of (hash tag, place in the key heap) with linear probing.
-// The full key is compared always. A cell's home follows from its tag alone, so growing reads the
-// old cells in order and writes the new ones in order, and deleting leaves no tombstones.
+// Key -> row and back: the index finds candidates by a hash tag, the heap holds the keys, each with
+// its row. The full key is compared always.
 #pragma once
-#include <bit>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -10,6 +8,7 @@
 
 #include "column.hpp"
 #include "key_heap.hpp"
+#include "key_index.hpp"
 
 namespace moonpool {
 
@@ -50,25 +49,14 @@ class KeyMap {
   std::size_t memory_bytes() const;
 
  private:
-  struct Cell {
-    std::uint32_t tag;
-    KeyHeap::At at;  // 0: empty
-  };
   static constexpr std::size_t kAhead = 32;  // keys whose memory is asked for at once
 
   std::uint32_t tag(std::string_view key) const;
-  std::size_t home(std::uint32_t tag) const { return tag >> shift_; }
-  std::size_t next(std::size_t cell) const { return (cell + 1) & (cells_.size() - 1); }
-  // The cell of the key, or the empty cell where it would go.
-  std::size_t locate(std::uint32_t tag, std::string_view key) const;
-  std::size_t locate(std::uint32_t tag, KeyHeap::At at) const;
+  KeyHeap::At find(std::uint32_t tag, std::string_view key) const;
   void ask_for(const KeyBatch& keys, std::size_t from, std::size_t to, std::uint32_t* tags) const;
-  void clear(std::size_t cell);
-  void grow();
 
   std::uint64_t seed_;  // drawn per table: clients cannot choose keys that collide
-  int shift_;
-  Column<Cell> cells_;
+  KeyIndex index_;
   Column<KeyHeap::At> at_;  // by row; 0: no such row
   RowNumbers numbers_;
   KeyHeap heap_;

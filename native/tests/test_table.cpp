@@ -91,6 +91,30 @@ TEST(keys_survive_growth_and_churn) {
   for (const auto& [name, row] : model) CHECK(table.key(row) == name);
 }
 
+// Tags at both ends of the array make runs that go over its end, at every moment of growing.
+TEST(the_index_finds_every_cell_while_it_grows) {
+  for (unsigned seed = 1; seed <= 20; seed++) {
+    std::printf("seed %u\n", seed);
+    std::mt19937 random(seed);
+    KeyIndex index;
+    std::map<KeyHeap::At, std::uint32_t> model;
+    const auto near_an_end = [&] { return static_cast<std::uint32_t>(random() % 64) - 32; };
+    for (KeyHeap::At at = 1; at <= 700; at++) {
+      const std::uint32_t tag = random() % 3 == 0 ? near_an_end() << 24 : random();
+      index.insert(tag, at);
+      model[at] = tag;
+      if (random() % 4 == 0) {
+        const auto gone = std::next(model.begin(), random() % model.size());
+        index.erase(gone->second, gone->first);
+        model.erase(gone);
+      }
+      for (const auto& [place, its] : model) {
+        CHECK_EQ(index.find(its, [&, place = place](KeyHeap::At a) { return a == place; }), place);
+      }
+    }
+  }
+}
+
 TEST(erasing_most_keys_returns_their_memory) {
   Table table(1 << 20, 1, 1);
   Rows rows;
