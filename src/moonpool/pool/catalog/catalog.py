@@ -1,0 +1,322 @@
+"""The catalog: which keys exist, where their replicas lie, who may write, what goes.
+
+A pure state machine: time, wall time and randomness are arguments; no I/O, no threads, no clock.
+It knows nothing of connections: an owner is a number. `MasterMachine` speaks for it.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+import numpy as np
+
+from moonpool._core import Table
+from moonpool.pool.catalog.admission import Admission, Admitted, PutRequest
+from moonpool.pool.catalog.base import (
+    COMMITTED,
+    I32,
+    IN_FLIGHT,
+    NO_SEGMENT,
+    RESERVED,
+    U8,
+    U16,
+    U32,
+    U64,
+    Bool,
+    CatalogConfig,
+    Placement,
+    Retirement,
+    SegmentFacts,
+)
+from moonpool.pool.catalog.inventory import Inventory
+from moonpool.pool.catalog.placement import LocalFirst
+from moonpool.pool.catalog.reservations import Batch, Reservations
+from moonpool.pool.catalog.rows import Rows
+from moonpool.pool.catalog.settlement import CommitRequest, Ended, Settled, Settlement
+from moonpool.pool.messages import LookupStatus
+
+DRAWS = 16
+LISTS_PER_SEGMENT = 2  # its objects and its orphans
+SWEEP_ROWS = 16_384
+
+
+class Placed(NamedTuple):
+    """Lookup of n keys: `status` u8[n] of LookupStatus, `rows` i32[n]; replicas flattened."""
+
+    status: U8
+    rows: I32
+    counts: U8
+    replicas: I32
+
+
+class Removal(NamedTuple):
+    """A value that was taken away, and where its replicas lay."""
+
+    key: bytes
+    term: int
+    sequence: int
+    segments: tuple[int, ...]
+
+
+class Heir(NamedTuple):
+    """A waiter that inherits a key whose writer gave up."""
+
+    owner: int
+    until: float
+
+
+def make_table(config: CatalogConfig) -> Table:
+    """The native row table, sized for this configuration."""
+    replicas = config.replica_rows_max or config.rows_max + config.rows_max // 2
+    return Table(config.rows_max, replicas, LISTS_PER_SEGMENT * config.segments_max)
+
+
+class Catalog:
+    """One master's view of all objects. Batches in, decisions out."""
+
+    def __init__(
+        self,
+        config: CatalogConfig,
+        table: Table | None = None,
+        *,
+        term: int = 1,
+        seed: int = 0,
+        placement: Placement | None = None,
+    ) -> None:
+        self.config = config
+        self.table = table if table is not None else make_table(config)
+        self.rows = Rows(config, self.table, term)
+        self.segments = self.rows.segments
+        self.events = self.rows.events
+        self.leases = self.rows.leases
+        self.reservations = Reservations(config.reservations_max)
+        self.admission = Admission(self.rows, self.reservations, placement or LocalFirst())
+        self.settlement = Settlement(self.rows, self.reservations)
+        self.inventory = Inventory(self.rows, self.reservations)
+        self.heirs: dict[bytes, Heir] = {}
+        self._random = random.Random(seed)
+        self._placement = placement or LocalFirst()
+        self._sweep_row = 0
+
+    @property
+    def term(self) -> int:
+        return self.rows.term
+
+    # Writing.
+
+    def reserve(self, put: PutRequest, now: float, wall_ms: int) -> Admitted:
+        """Ask for the right to write a batch; see `Admission`. ValueError for malformed keys."""
+        draws = [self._random.random() for _ in range(DRAWS)]
+        foreign = self._foreign(put, now) if self.heirs else np.zeros(0, np.bool_)
+        admitted = self.admission.admit(put, draws, now, wall_ms, foreign)
+        if self.heirs:
+            self._inherit(put, admitted)
+        return admitted
+
+    def commit(self, call: CommitRequest, now: float, wall_ms: int) -> Settled:
+        """Make sealed attempts visible; see `Settlement`."""
+        return self.settlement.commit(call, now, wall_ms)
+
+    def abort(self, rows: I32, attempts: U64, now: float) -> Ended:
+        """The writer says that it is done and that its replicas shall not count."""
+        return self.settlement.end(rows, attempts, now)
+
+    def reoffer(
+        self, rows: I32, attempts: U64, failed: U16, host_id: str
+    ) -> U16:
+        """Another segment for each attempt whose `failed` one could not take it; no eviction."""
+        offers = np.full(rows.size, NO_SEGMENT, np.uint16)
+        for i, (row, attempt, segment) in enumerate(
+            zip(rows.tolist(), attempts.tolist(), failed.tolist(), strict=True)
+        ):
+            batch = self.reservations.find(attempt)
+            if batch is not None:
+                place = attempt - batch.first
+                if batch.open[place] and int(batch.rows[place]) == row:
+                    offers[i] = self._move(batch, place, segment, host_id)
+        return offers
+
+    def _move(self, batch: Batch, place: int, failed: int, host_id: str) -> int:
+        columns = np.flatnonzero(batch.segments[place] == failed)
+        if failed == NO_SEGMENT or columns.size == 0:
+            return NO_SEGMENT
+        size = int(batch.sizes[place])
+        taken = {self.segments[int(s)].node for s in batch.segments[place] if s != NO_SEGMENT}
+        facts = [one for one in self.segments.facts() if one.node not in taken]
+        chosen = self._placement.targets(
+            facts, size, 1, host_id, -1, self._random.random(), False
+        )
+        self.segments[failed].release(size, 1)
+        target = chosen[0] if chosen else NO_SEGMENT
+        batch.segments[place, columns[0]] = target
+        if chosen:
+            self.segments[target].promise(size, 1)
+        return target
+
+    def expire(self, now: float) -> Ended:
+        """End reservations whose time is over; their writers may still hold memory for a while."""
+        return self._end_all(self.reservations.expired(now), now)
+
+    def end_owner(self, owner: int, now: float) -> Ended:
+        """A client is gone: its reservations, leases and inheritances end."""
+        self.leases.end_owner(owner)
+        for key in [key for key, heir in self.heirs.items() if heir.owner == owner]:
+            del self.heirs[key]
+        return self._end_all(self.reservations.of_owner(owner), now)
+
+    def raise_term(self, term: int, now: float) -> Ended:
+        """Rule under a higher term from now on; what was promised under the old one is void."""
+        assert term > self.rows.term, (term, self.rows.term)
+        ended = self._end_all(list(self.reservations), now)
+        self.rows.term = term
+        self.events.new_term(term)
+        return ended
+
+    def _end_all(self, batches: list[Batch], now: float) -> Ended:
+        ended = Ended([], [])
+        late_until = now + self.config.reservation_ms / 1000
+        for batch in batches:
+            keys, expiries = self.settlement.end_batch(batch, now, late_until)
+            ended.keys.extend(keys)
+            ended.expiries.extend(expiries)
+        return ended
+
+    # Inheritance.
+
+    def bequeath(self, key: bytes, owner: int, now: float) -> None:
+        """The writer of `key` gave up; `owner` may write it first, for a bounded time."""
+        self.heirs[key] = Heir(owner, now + self.config.inheritance_ms / 1000)
+
+    def lapsed(self, now: float) -> list[bytes]:
+        """Keys whose inheritance is over; they are nobody's again."""
+        keys = [key for key, heir in self.heirs.items() if heir.until <= now]
+        for key in keys:
+            del self.heirs[key]
+        return keys
+
+    def _foreign(self, put: PutRequest, now: float) -> Bool:
+        heirs = (self.heirs.get(key) for key in split_keys(put.blob, put.ends))
+        return np.array(
+            [h is not None and h.owner != put.owner and h.until > now for h in heirs], np.bool_
+        )
+
+    def _inherit(self, put: PutRequest, admitted: Admitted) -> None:
+        for i, key in enumerate(split_keys(put.blob, put.ends)):
+            if admitted.attempts[i]:
+                self.heirs.pop(key, None)
+
+    # Reading.
+
+    def lookup(self, blob: bytes, ends: U32, prefix: bool, wall_ms: int) -> Placed:
+        """Placements; with `prefix` only of the leading run of found keys."""
+        table = self.table
+        rows = table.find(blob, ends)
+        safe = np.maximum(rows, 0)
+        state = np.where(rows >= 0, table.state[safe], 0)
+        status = np.where(
+            state == COMMITTED,
+            np.uint8(LookupStatus.FOUND),
+            np.where(state == RESERVED, LookupStatus.IN_FLIGHT, LookupStatus.ABSENT),
+        ).astype(np.uint8)
+        if self.rows.may_expire:
+            over = (status == LookupStatus.FOUND) & self.rows.expired(safe, wall_ms)
+            status[over] = LookupStatus.EXPIRED
+        if prefix:
+            self._cut(status)
+        counts = np.zeros(rows.size, np.uint8)
+        found = status == LookupStatus.FOUND
+        some, replicas = table.replicas_of(rows[found])
+        if not self.segments.all_alive:
+            some, replicas = self.rows.live_counts(some, replicas)
+            status[np.flatnonzero(found)[some == 0]] = LookupStatus.UNREACHABLE
+            if prefix and not some.all():
+                self._cut(status)
+                kept = int((status == LookupStatus.FOUND).sum())
+                replicas = replicas[: int(some[:kept].sum())]
+                some = some[:kept]
+                found = status == LookupStatus.FOUND
+        counts[found] = some
+        return Placed(status, np.where(status == LookupStatus.FOUND, rows, -1), counts, replicas)
+
+    @staticmethod
+    def _cut(status: U8) -> None:
+        """Only the leading run of found keys is answered, and what ended it."""
+        misses = np.flatnonzero(status != LookupStatus.FOUND)
+        if misses.size:
+            status[misses[0] + 1 :] = LookupStatus.ABSENT
+
+    def exists(self, blob: bytes, ends: U32, wall_ms: int) -> U8:
+        """1 where a key is committed and readable. Never counts as a read."""
+        rows = self.table.find(blob, ends)
+        found = rows >= 0
+        found &= self.table.state[rows] == COMMITTED
+        if self.rows.may_expire:
+            found &= ~self.rows.expired(np.maximum(rows, 0), wall_ms)
+        if not self.segments.all_alive:
+            at = np.flatnonzero(found)
+            found[at] = self.rows.reachable(rows[at])
+        return found.view(np.uint8)
+
+    def touch(self, rows: I32, sequences: U64) -> int:
+        return self.rows.policy.touched(rows, sequences)
+
+    # Removing.
+
+    def remove(
+        self, blob: bytes, ends: U32, now: float, wall_ms: int
+    ) -> tuple[Bool, list[Removal], list[Retirement]]:
+        """Invisible at once: which keys had a value, what those were, and what the agents must
+        retire. A put in flight on a removed key goes on."""
+        rows = self.table.find(blob, ends)
+        removed = (rows >= 0) & (self.table.state[rows] == COMMITTED)
+        removals, retirements = self.remove_rows(np.unique(rows[removed]), now, wall_ms)
+        return removed, removals, retirements
+
+    def remove_rows(
+        self, rows: I32, now: float, wall_ms: int
+    ) -> tuple[list[Removal], list[Retirement]]:
+        """The same for committed rows, each once."""
+        removals = self.versions(rows)
+        return removals, self.rows.drop(rows, "remove", wall_ms, now)
+
+    def versions(self, rows: I32) -> list[Removal]:
+        """What these committed rows hold now."""
+        table = self.table
+        counts, replicas = table.replicas_of(rows)
+        segments = table.replica_segment[replicas].tolist()
+        removals, start = [], 0
+        for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+            where = tuple(segments[start : start + count])
+            start += count
+            removals.append(
+                Removal(table.key(row), int(table.term[row]), int(table.seq[row]), where)
+            )
+        return removals
+
+    def lose(self, replicas: I32, now: float, wall_ms: int) -> list[Retirement]:
+        """These replicas are worthless (corrupt); an object that has no other is gone."""
+        return self.rows.lose_replicas(replicas, wall_ms, now) if replicas.size else []
+
+    def scan(self, cursor: int, rows_max: int, prefix: bytes) -> tuple[I32, int]:
+        """Committed rows among the next `rows_max` row numbers, and where to go on (-1: end)."""
+        rows, cursor = self.table.scan(cursor, rows_max, prefix)
+        return rows[self.table.state[rows] == COMMITTED], cursor
+
+    def sweep(self, now: float, wall_ms: int) -> list[Retirement]:
+        """Remove expired objects among the next rows; bounded work per call."""
+        if not self.rows.may_expire:
+            return []
+        rows, after = self.scan(self._sweep_row, SWEEP_ROWS, b"")
+        self._sweep_row = max(after, 0)
+        gone = rows[self.rows.expired(rows, wall_ms)]
+        gone = gone[(self.table.flags[gone] & IN_FLIGHT) == 0]
+        return self.rows.drop(gone, "remove", wall_ms, now) if gone.size else []
+
+    def facts(self) -> list[SegmentFacts]:
+        return self.segments.facts()
+
+
+def split_keys(blob: bytes, ends: U32) -> list[bytes]:
+    stops = ends.tolist()
+    return [blob[a:b] for a, b in zip([0, *stops], stops, strict=False)]

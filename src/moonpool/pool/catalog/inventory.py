@@ -1,0 +1,271 @@
+"""What an agent reports of its sealed slots, taken in column by column or compared with the rows.
+
+First report of a segment: its objects become the catalog's, the highest version of a key wins.
+Later ones (a node came back, a gap): the catalog is right, what it does not hold at that version
+is retired, and what the agent does not hold is lost. Nothing reported is believed before it was
+checked; a broken chunk changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from moonpool._core import TableFullError
+from moonpool.core.errors import BadInput
+from moonpool.pool.catalog.base import (
+    COMMITTED,
+    GHOST,
+    I32,
+    I64,
+    PIN_HARD,
+    PINNED,
+    RESERVED,
+    U8,
+    U32,
+    U64,
+    Bool,
+    Retirement,
+)
+from moonpool.pool.catalog.reservations import Reservations
+from moonpool.pool.catalog.rows import Rows
+from moonpool.pool.catalog.segments import Segment
+
+CHUNK_SLOTS_MAX = 32_768
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Columns of n sealed slots; `parent_ends` repeats where a key has no parent."""
+
+    slots: U32
+    generations: U64
+    terms: U64
+    sequences: U64
+    sizes: U64
+    crcs: U32
+    tenants: U32
+    expiries_ms: I64
+    last_used: U32
+    replicas: U8
+    pins: U8
+    blob: bytes
+    ends: U32
+    parent_blob: bytes
+    parent_ends: U32
+
+
+@dataclass(slots=True)
+class Progress:
+    """One inventory on its way. `expected` i32[slots]: the replicas that were there when it was
+    asked for and have not been reported yet."""
+
+    first: bool
+    expected: I32
+    used: list[U32] = field(default_factory=list)
+    placed: list[I32] = field(default_factory=list)
+
+
+class Inventory:
+    """Takes inventories in. `removed(report)` says which entries a tombstone forbids."""
+
+    def __init__(self, rows: Rows, reservations: Reservations) -> None:
+        self._rows = rows
+        self._reservations = reservations
+
+    def begin(self, segment: Segment) -> Progress:
+        """Call when the inventory is asked for: what is committed until now will be in it."""
+        return Progress(not segment.known, segment.by_slot.copy())
+
+    def take(
+        self,
+        segment: Segment,
+        progress: Progress,
+        report: Report,
+        removed: Callable[[Report], Bool],
+        now: float,
+        wall_ms: int,
+    ) -> list[Retirement]:
+        """One chunk. Raises BadInput when it breaks a bound; then nothing was changed."""
+        check_report(report, segment.slots)
+        if report.slots.size == 0:
+            return []
+        held = self._held(segment, progress, report)
+        if progress.first:
+            refused = removed(report) & ~held
+            left = ~held & ~refused
+            losers, retirements = self._adopt(segment, progress, report, left, now, wall_ms)
+            refused |= losers
+        else:
+            refused, retirements = ~held, []
+        if refused.any():
+            self._spare_written(report, refused)
+            retirements.append(
+                Retirement(segment.id, report.slots[refused], report.generations[refused])
+            )
+        return retirements
+
+    def finish(self, segment: Segment, progress: Progress, wall_ms: int, now: float) -> None:
+        """The last chunk was taken in: what was expected and not reported is lost."""
+        missing = progress.expected[progress.expected >= 0]
+        missing = missing[segment.by_slot[self._rows.table.replica_slot[missing]] == missing]
+        if missing.size:
+            self._rows.lose_replicas(missing, wall_ms, now)
+        if progress.placed:
+            self._order(segment, progress)
+        segment.known = True
+
+    def _held(self, segment: Segment, progress: Progress, report: Report) -> Bool:
+        """Which reported slots hold a replica that the catalog has at that version."""
+        table = self._rows.table
+        replicas = segment.by_slot[report.slots]
+        held = replicas >= 0
+        held &= table.replica_generation[replicas] == report.generations
+        rows = table.replica_object[replicas]
+        held &= (table.seq[rows] == report.sequences) & (table.term[rows] == report.terms)
+        # A copy of the expectation may name a replica row that was reused: only equal ones count.
+        same = held & (progress.expected[report.slots] == replicas)
+        progress.expected[report.slots[same]] = -1
+        return held
+
+    def _spare_written(self, report: Report, refused: Bool) -> None:
+        """Versions whose reservation is open: their writer will commit or lose them."""
+        for i in np.flatnonzero(refused & (report.terms == self._rows.term)):
+            refused[i] = not self._reservations.is_open(int(report.sequences[i]))
+
+    # The first inventory.
+
+    def _adopt(
+        self,
+        segment: Segment,
+        progress: Progress,
+        report: Report,
+        left: Bool,
+        now: float,
+        wall_ms: int,
+    ) -> tuple[Bool, list[Retirement]]:
+        table = self._rows.table
+        losers = np.zeros(report.slots.size, np.bool_)
+        try:
+            rows, _ = table.intern(report.blob, report.ends)
+            parents = self._parents(report)
+        except TableFullError:
+            self._sweep_fresh(report)
+            return left, []
+        winner = left & (segment.by_slot[report.slots] < 0) & self._best_in_chunk(rows, report)
+        state = table.state[rows]
+        committed = state == COMMITTED
+        newer = (report.terms > table.term[rows]) | (
+            (report.terms == table.term[rows]) & (report.sequences > table.seq[rows])
+        )
+        same = (report.terms == table.term[rows]) & (report.sequences == table.seq[rows])
+        winner &= ~committed | newer | same
+        # A key being written under this master is younger than anything reported.
+        winner &= state != RESERVED
+        winner &= ~(self._rows.in_flight(rows) & ~same)
+        retirements = self._rows.detach(np.unique(rows[winner & committed & newer]), now)
+        fresh = winner & (~committed | newer)
+        self._fill(rows[fresh], report, fresh)
+        self._rows.objects += int((winner & ~committed).sum())
+        unused = rows[table.state[rows] == 0]
+        table.state[unused] = GHOST
+        table.set_parent(rows[fresh], parents[fresh])
+        replicas = self._rows.add_replicas(
+            segment, rows[winner], report.slots[winner], report.generations[winner]
+        )
+        progress.used.append(report.last_used[winner])
+        progress.placed.append(replicas)
+        self._rows.record("put", rows[winner & ~committed], wall_ms)
+        self._rows.prune(np.unique(unused))
+        losers = left & ~winner
+        return losers, retirements
+
+    def _parents(self, report: Report) -> I32:
+        """Row of each parent, -1 none; a parent not reported yet is a ghost until it is."""
+        table = self._rows.table
+        parents = np.full(report.slots.size, -1, np.int32)
+        named = np.diff(report.parent_ends, prepend=np.uint32(0)) > 0
+        if named.any():
+            rows, fresh = table.intern(report.parent_blob, report.parent_ends[named])
+            table.state[rows[fresh]] = GHOST
+            parents[named] = rows
+        return parents
+
+    def _sweep_fresh(self, report: Report) -> None:
+        rows = self._rows.table.find(report.blob, report.ends)
+        rows = np.unique(rows[rows >= 0])
+        unused = rows[self._rows.table.state[rows] == 0]
+        self._rows.table.state[unused] = GHOST
+        self._rows.prune(unused)
+
+    def _best_in_chunk(self, rows: I32, report: Report) -> Bool:
+        """The highest version of each key among the entries of this chunk."""
+        if np.unique(rows).size == rows.size:
+            return np.ones(rows.size, np.bool_)
+        order = np.lexsort((report.sequences, report.terms, rows))
+        last = np.ones(rows.size, np.bool_)
+        last[:-1] = rows[order][1:] != rows[order][:-1]
+        best = np.zeros(rows.size, np.bool_)
+        best[order[last]] = True
+        return best
+
+    def _fill(self, rows: I32, report: Report, which: Bool) -> None:
+        table = self._rows.table
+        table.state[rows] = COMMITTED
+        table.flags[rows] = np.where(report.pins[which] == PIN_HARD, PINNED, 0)
+        table.term[rows] = report.terms[which]
+        table.seq[rows] = report.sequences[which]
+        table.size[rows] = report.sizes[which]
+        table.crc[rows] = report.crcs[which]
+        table.tenant[rows] = report.tenants[which]
+        table.expiry_ms[rows] = report.expiries_ms[which]
+        table.pin[rows] = report.pins[which]
+        table.wanted[rows] = report.replicas[which]
+        if report.expiries_ms.any():
+            self._rows.may_expire = True
+
+    def _order(self, segment: Segment, progress: Progress) -> None:
+        """Recency by last use; within one moment children before parents, as a read leaves them."""
+        table = self._rows.table
+        replicas = np.concatenate(progress.placed)
+        used = np.concatenate(progress.used)
+        order = np.argsort(used, kind="stable")
+        replicas = replicas[order]
+        still = (table.replica_segment[replicas] == segment.id) & (table.replica_list[replicas] < 0)
+        still &= segment.by_slot[table.replica_slot[replicas]] == replicas
+        replicas = replicas[still]
+        rows = table.ancestors_order(table.replica_object[replicas])
+        # One more than the replica, so that pages of rows that have none stay untouched.
+        here = np.zeros(table.rows_max, np.int32)
+        here[table.replica_object[replicas]] = replicas + 1
+        ordered = here[rows]
+        table.list_push(segment.id, ordered[ordered > 0] - 1)
+
+
+def check_report(report: Report, slots: int) -> None:
+    """Equal lengths, slots in bounds and named once, keys whole. Raises BadInput."""
+    n = report.slots.size
+    if n > CHUNK_SLOTS_MAX:
+        raise BadInput(f"inventory chunk of {n} slots; at most {CHUNK_SLOTS_MAX} are taken")
+    columns = (
+        *(report.generations, report.terms, report.sequences, report.sizes, report.crcs),
+        *(report.tenants, report.expiries_ms, report.last_used, report.replicas, report.pins),
+        *(report.ends, report.parent_ends),
+    )
+    if any(column.size != n for column in columns):
+        raise BadInput(f"inventory chunk: columns of {sorted({c.size for c in columns} | {n})}")
+    if n == 0:
+        return
+    if int(report.slots.max()) >= slots or np.unique(report.slots).size != n:
+        raise BadInput(f"inventory chunk: a slot over {slots - 1} or named twice")
+    for blob, ends, least in (
+        (report.blob, report.ends, 1),
+        (report.parent_blob, report.parent_ends, 0),
+    ):
+        lengths = np.diff(ends.astype(np.int64), prepend=0)
+        if int(ends[-1]) != len(blob) or lengths.min() < least or lengths.max() > 1024:
+            raise BadInput("inventory chunk: key ends that do not fit their blob")
+    if float(report.sizes.astype(np.float64).sum()) > 2.0**62:
+        raise BadInput("inventory chunk: sizes beyond any segment")

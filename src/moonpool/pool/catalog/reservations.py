@@ -1,0 +1,110 @@
+"""Promises to writers: one record per reserve call, found by attempt, by owner or by deadline.
+
+An attempt is the version's sequence. A batch's attempts are consecutive, so that
+`attempt - batch.first` is the place of a key in the batch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from moonpool.pool.catalog.base import I32, U16, U64, Bool, Index
+
+
+@dataclass(slots=True)
+class Batch:
+    """Columns of the granted keys of one reserve call, `g` of them, in attempt order."""
+
+    first: int
+    owner: int  # session
+    deadline: float
+    rows: I32
+    sizes: U64
+    segments: U16  # [g, replicas], NO_SEGMENT where fewer were granted
+    parents: I32
+    replacing: Bool  # the key had a value (or one nobody can read) when it was granted
+    open: Bool
+    open_count: int
+    min_replicas: int
+    wanted: int
+    pin: int
+    tenant: int
+    expiry_ms: int
+
+
+class Reservations:
+    """Every open batch; batches close when their last key is settled."""
+
+    def __init__(self, reservations_max: int) -> None:
+        self._max = reservations_max
+        # In order of `first`, which is also the order of deadlines: both only grow.
+        self._batches: OrderedDict[int, Batch] = OrderedDict()
+        self._firsts: list[int] = []
+        self._owners: dict[int, set[int]] = {}
+        self.keys = 0
+
+    def __len__(self) -> int:
+        return self.keys
+
+    @property
+    def left(self) -> int:
+        return self._max - self.keys
+
+    def add(self, batch: Batch) -> None:
+        self._batches[batch.first] = batch
+        self._firsts.append(batch.first)
+        self._owners.setdefault(batch.owner, set()).add(batch.first)
+        self.keys += batch.open_count
+
+    def get(self, first: int) -> Batch | None:
+        return self._batches.get(first)
+
+    def find(self, attempt: int) -> Batch | None:
+        """The open batch that holds this attempt, the attempt itself open or not."""
+        at = bisect_right(self._firsts, attempt) - 1
+        if at < 0:
+            return None
+        batch = self._batches[self._firsts[at]]
+        return batch if attempt < batch.first + batch.rows.size else None
+
+    def is_open(self, attempt: int) -> bool:
+        batch = self.find(attempt)
+        return batch is not None and bool(batch.open[attempt - batch.first])
+
+    def close(self, batch: Batch, places: Index) -> None:
+        """These keys of the batch are settled."""
+        batch.open[places] = False
+        batch.open_count -= len(places)
+        self.keys -= len(places)
+        if batch.open_count == 0:
+            self._forget(batch)
+
+    def _forget(self, batch: Batch) -> None:
+        del self._batches[batch.first]
+        del self._firsts[bisect_right(self._firsts, batch.first) - 1]
+        owned = self._owners[batch.owner]
+        owned.remove(batch.first)
+        if not owned:
+            del self._owners[batch.owner]
+
+    def of_owner(self, owner: int) -> list[Batch]:
+        return [self._batches[first] for first in sorted(self._owners.get(owner, ()))]
+
+    def expired(self, now: float) -> list[Batch]:
+        """Batches whose deadline has passed, oldest first."""
+        gone = []
+        for batch in self._batches.values():
+            if batch.deadline > now:
+                break
+            gone.append(batch)
+        return gone
+
+    @property
+    def next_deadline(self) -> float | None:
+        return next(iter(self._batches.values())).deadline if self._batches else None
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(list(self._batches.values()))

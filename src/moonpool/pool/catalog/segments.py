@@ -1,0 +1,161 @@
+"""The segments a master knows, and the sums that capacity is counted in.
+
+    capacity_bytes >= committed_bytes + promised_bytes, at every moment
+
+Retired bytes are not counted: their memory returns by the agent's drain, inside its headroom.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from moonpool.pool.catalog.base import I32, U16, U32, U64, SegmentFacts
+
+
+class Late(NamedTuple):
+    """Promises of reservations that ended while their writer may still hold the memory."""
+
+    until: float  # monotonic; the agent's next report after `since` frees it earlier
+    since: float
+    size: int
+    objects: int
+
+
+@dataclass(slots=True)
+class Segment:
+    """One segment. `alive`: its node is heard. `open`: it takes new objects."""
+
+    id: int
+    incarnation: bytes
+    node: str
+    host_id: str
+    capacity_bytes: int
+    slots: int
+    by_slot: I32  # replica row in each slot, -1 none
+    alive: bool = True
+    open: bool = False
+    known: bool = False  # its inventory was read whole once
+    committed_bytes: int = 0
+    promised_bytes: int = 0
+    objects: int = 0
+    promised_objects: int = 0
+    late: deque[Late] = field(default_factory=deque)
+
+    @property
+    def free_bytes(self) -> int:
+        return self.capacity_bytes - self.committed_bytes - self.promised_bytes
+
+    @property
+    def free_slots(self) -> int:
+        return self.slots - self.objects - self.promised_objects
+
+    def facts(self) -> SegmentFacts:
+        return SegmentFacts(
+            self.id, self.node, self.host_id, self.capacity_bytes, self.free_bytes, self.free_slots
+        )
+
+    def promise(self, size: int, objects: int) -> None:
+        self.promised_bytes += size
+        self.promised_objects += objects
+
+    def release(self, size: int, objects: int) -> None:
+        """A promise ends: kept, moved elsewhere or aborted by its writer."""
+        self.promised_bytes -= size
+        self.promised_objects -= objects
+        assert self.promised_bytes >= 0 and self.promised_objects >= 0, self
+
+    def settle(self, now: float, heard: float) -> None:
+        """Give late promises back: those older than the report of `heard`, or overdue at `now`."""
+        while self.late and (self.late[0].since < heard or self.late[0].until <= now):
+            gone = self.late.popleft()
+            self.release(gone.size, gone.objects)
+
+    def add(self, replicas: I32, slots: U32, size: int) -> None:
+        """Committed replicas of `size` bytes in all."""
+        self.by_slot[slots] = replicas
+        self.committed_bytes += size
+        self.objects += len(replicas)
+
+    def remove(self, replicas: I32, slots: U32, size: int) -> None:
+        same = self.by_slot[slots] == replicas
+        self.by_slot[slots[same]] = -1
+        self.committed_bytes -= size
+        self.objects -= len(replicas)
+        assert self.committed_bytes >= 0 and self.objects >= 0, self
+
+
+class Segments:
+    """All segments by id and by incarnation; ids are never reused."""
+
+    def __init__(self, segments_max: int) -> None:
+        self._segments: list[Segment] = []
+        self._by_incarnation: dict[bytes, Segment] = {}
+        self._segments_max = segments_max
+        self.alive = np.zeros(segments_max, np.bool_)
+        self.slots = np.zeros(segments_max, np.uint32)
+        self.all_alive = True
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    def __getitem__(self, segment: int) -> Segment:
+        return self._segments[segment]
+
+    def find(self, incarnation: bytes) -> Segment | None:
+        return self._by_incarnation.get(incarnation)
+
+    @property
+    def full(self) -> bool:
+        return len(self._segments) >= self._segments_max
+
+    def add(
+        self, incarnation: bytes, node: str, host_id: str, capacity_bytes: int, slots: int
+    ) -> Segment:
+        assert not self.full and incarnation not in self._by_incarnation, incarnation
+        segment = Segment(
+            id=len(self._segments),
+            incarnation=incarnation,
+            node=node,
+            host_id=host_id,
+            capacity_bytes=capacity_bytes,
+            slots=slots,
+            by_slot=np.full(slots, -1, np.int32),
+        )
+        self._segments.append(segment)
+        self._by_incarnation[incarnation] = segment
+        self.slots[segment.id] = slots
+        self.set_alive(segment, True)
+        return segment
+
+    def set_alive(self, segment: Segment, alive: bool) -> None:
+        segment.alive = alive
+        segment.open = segment.open and alive
+        self.alive[segment.id] = alive
+        self.all_alive = all(one.alive for one in self._segments)
+
+    def facts(self) -> list[SegmentFacts]:
+        """Of the segments that take new objects."""
+        return [segment.facts() for segment in self._segments if segment.open]
+
+    def groups(self, segments: U16) -> Iterator[tuple[Segment, slice | np.ndarray]]:
+        """Each segment named, with where it is named."""
+        if segments.size == 0:
+            return
+        first = int(segments[0])
+        if (segments == first).all():
+            yield self._segments[first], slice(None)
+            return
+        for number in np.unique(segments):
+            yield self._segments[int(number)], np.flatnonzero(segments == number)
+
+
+def total(sizes: U64) -> int:
+    return int(sizes.sum())
