@@ -1,7 +1,7 @@
 """The master without I/O: messages in, effects out. It speaks for the catalog and decides nothing
 that the catalog decides; it adds who asked, who waits, which node is heard, and what to send.
 
-Sessions are numbers given by the shell. Time is monotonic seconds, `wall_ms` only for TTLs and logs.
+Sessions are numbers given by the shell. Time is monotonic seconds, `wall_ms` is for TTLs and logs.
 """
 
 from __future__ import annotations

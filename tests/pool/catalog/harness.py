@@ -106,7 +106,9 @@ class Pool:
             host_id=host,
         )
 
-    def reserve(self, keys: Sequence[bytes], sizes: Sequence[int] | int = 1, **how: object) -> Admitted:
+    def reserve(
+        self, keys: Sequence[bytes], sizes: Sequence[int] | int = 1, **how: object
+    ) -> Admitted:
         admitted = self.catalog.reserve(
             self.request(keys, sizes, **how),  # type: ignore[arg-type]
             self.now,
@@ -151,7 +153,9 @@ class Pool:
         self.expiries += settled.expiries
         return settled
 
-    def put(self, keys: Sequence[bytes], sizes: Sequence[int] | int = 1, **how: object) -> list[PutStatus]:
+    def put(
+        self, keys: Sequence[bytes], sizes: Sequence[int] | int = 1, **how: object
+    ) -> list[PutStatus]:
         """Reserve, seal, commit: what became of each key."""
         admitted = self.reserve(keys, sizes, **how)
         status = [PutStatus(s) for s in admitted.status.tolist()]

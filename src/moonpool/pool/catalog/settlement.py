@@ -94,11 +94,7 @@ class Settlement:
         # A row's attempt stays behind when its reservation ended; only an open one counts.
         mine = inside & ~again & (table.attempt[safe] == call.attempts)
         mine &= self._rows.in_flight(safe)
-        if m > 1 and np.unique(safe).size < m:
-            _, first = np.unique(safe, return_index=True)
-            twice = np.ones(m, np.bool_)
-            twice[first] = False
-            mine &= ~twice
+        mine &= _first_of_each(safe)
         if call.term != self._rows.term:
             status[~again] = _STALE_TERM
             return Settled(status, call.rows[:0], [], [], [])
@@ -336,11 +332,8 @@ class _Checked:
         safe = np.where(fits, self.segments, 0)
         fits &= self.slots < rows.segments.slots[safe]
         if not self.single:
-            pairs = self.owner_index * 65_536 + self.segments
-            _, first = np.unique(pairs, return_index=True)
-            once = np.zeros(pairs.size, np.bool_)
-            once[first] = True
-            fits &= once
+            fits &= _first_of_each(self.owner_index.astype(np.uint64) << 16 | self.segments)
+        fits &= _first_of_each(self.segments.astype(np.uint64) << 32 | self.slots)
         self.fits = fits
         enough = np.bincount(self.owner_index[fits], minlength=self.places.size)
         self.good = (enough >= minimum) & (enough > 0)
@@ -368,3 +361,13 @@ class _Checked:
 
     def owner_crcs(self) -> U32:
         return self.crcs if self.single else self.crcs[self.owner_index]
+
+
+def _first_of_each(values: Index) -> Bool:
+    """True where a value appears for the first time."""
+    if values.size < 2 or np.unique(values).size == values.size:
+        return np.ones(values.size, np.bool_)
+    _, first = np.unique(values, return_index=True)
+    once = np.zeros(values.size, np.bool_)
+    once[first] = True
+    return once
