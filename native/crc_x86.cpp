@@ -93,7 +93,7 @@ MOONPOOL_AVX512 inline __m512i fold(__m512i part, __m512i factors, __m512i next)
 enum class Pass { kRead, kCopy, kStream };
 
 constexpr std::size_t kWide = 512;        // eight accumulators hide the multiplier's latency
-constexpr std::size_t kStreamMin = 4096;  // below it alignment costs more than streaming saves
+constexpr std::size_t kStreamMin = 4096;  // so little stays in the first cache anyway
 
 // Loads 64 bytes; a copying pass also stores them, so that what was loaded is what was stored.
 // kStream stores past the caches (`dst` is aligned then) and asks for its source ahead of time.
@@ -119,6 +119,7 @@ MOONPOOL_AVX512 std::uint32_t fold_all(unsigned char* dst, Bytes src, std::size_
     size -= count;
   };
   const auto plain = [&](std::size_t count) MOONPOOL_AVX512 {
+    if (count == 0) return;
     if constexpr (kCopy) std::memcpy(dst, src, count);
     state = one_lane(kCopy ? dst : src, count, state);
     advance(count);

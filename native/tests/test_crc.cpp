@@ -59,6 +59,14 @@ TEST(copies_agree_and_stay_inside) {
   }
 }
 
+TEST(nothing_may_be_null) {
+  for (const auto& kernel : moonpool::crc_kernels()) {
+    CHECK_EQ(kernel.crc(nullptr, 0, 5), 5);
+    CHECK_EQ(kernel.copy(nullptr, nullptr, 0, 5), 5);
+    CHECK_EQ(kernel.stream(nullptr, nullptr, 0, 5), 5);
+  }
+}
+
 TEST(a_split_continues_and_combines) {
   const auto bytes = random_bytes(20000, 3);
   const auto whole = moonpool::crc32c(bytes.data(), bytes.size());
