@@ -67,7 +67,7 @@ def test_a_silent_peer_costs_the_deadline_and_not_the_stream(pair: Pair) -> None
     frame = encode_frame(Kind.MESSAGE, b"late")
     for cut in (0, 5, 17):
         peer.sendall(frame[:cut])
-        with pytest.raises(DeadlineExceeded, match="did not answer"):
+        with pytest.raises(DeadlineExceeded, match="receive"):
             stream.recv(soon(0.01))
         peer.sendall(frame[cut:])
         assert stream.recv(soon()).payload == b"late"
@@ -76,7 +76,7 @@ def test_a_silent_peer_costs_the_deadline_and_not_the_stream(pair: Pair) -> None
 def test_a_peer_that_does_not_read_costs_the_stream(pair: Pair) -> None:
     stream, _ = pair
     with pytest.raises(DeadlineExceeded, match="did not take"):
-        stream.send(Kind.MESSAGE, b"x" * (16 << 20), soon(0.05))
+        stream.send(Kind.MESSAGE, b"x" * (1 << 20), soon(0.5))
     with pytest.raises(Closed, match="connect again"):
         stream.recv(soon())
 

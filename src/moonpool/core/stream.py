@@ -33,6 +33,7 @@ class FrameStream:
         self._sock = sock
         self._clock = clock or SystemClock()
         self._buffer = bytearray(_READ_BYTES)
+        self._view = memoryview(self._buffer)
         self._start = self._end = 0  # received and not yet taken: _buffer[_start:_end]
         self._header: Header | None = None
         self._closed = False
@@ -66,15 +67,15 @@ class FrameStream:
         """The next frame. Raises DeadlineExceeded (call again to go on waiting), Unreachable,
         BadFrame, ProtocolMismatch, Corrupt, Closed."""
         try:
-            if self._header is None:
-                self._fill(HEADER_BYTES, deadline)
-                self._header = decode_header(self._buffer, self._start, self.max_frame)
-                self._start += HEADER_BYTES
             header = self._header
+            if header is None:
+                self._fill(HEADER_BYTES, deadline)
+                header = decode_header(self._buffer, self._start, self.max_frame)
+                self._header = header
+                self._start += HEADER_BYTES
             self._fill(header.length, deadline)
             stop = self._start + header.length
-            with memoryview(self._buffer) as view:
-                payload = bytes(view[self._start : stop])
+            payload = bytes(self._view[self._start : stop])
             self._start, self._header = stop, None
             return check_payload(header, payload)
         except (DeadlineExceeded, Closed):
@@ -85,30 +86,29 @@ class FrameStream:
 
     def _fill(self, wanted: int, deadline: Deadline) -> None:
         """Receive until `wanted` bytes (checked against max_frame) lie in the buffer."""
-        if self._end - self._start < wanted:
-            self._make_room(wanted)
+        if self._end - self._start >= wanted:
+            return
+        self._make_room(wanted)
         while self._end - self._start < wanted:
-            with memoryview(self._buffer) as view:
-                got = self._recv_into(view[self._end :], deadline)
+            self._arm(deadline, "receive")
+            try:
+                got = self._sock.recv_into(self._view[self._end :])
+            except TimeoutError as error:
+                raise DeadlineExceeded("receive: the peer did not answer in time") from error
+            except OSError as error:
+                raise Unreachable(f"receive: the connection broke: {error}") from error
             if got == 0:
                 raise self._ended()
             self._end += got
 
     def _make_room(self, wanted: int) -> None:
-        kept = self._buffer[self._start : self._end]
+        """Move what is unread to the front of a buffer that holds `wanted` bytes."""
+        unread = self._buffer[self._start : self._end]
         if wanted > len(self._buffer) or len(self._buffer) > _READ_BYTES >= wanted:
             self._buffer = bytearray(max(wanted, _READ_BYTES))
-        self._buffer[: len(kept)] = kept
-        self._start, self._end = 0, len(kept)
-
-    def _recv_into(self, space: memoryview, deadline: Deadline) -> int:
-        self._arm(deadline, "receive")
-        try:
-            return self._sock.recv_into(space)
-        except TimeoutError as error:
-            raise DeadlineExceeded("receive: the peer did not answer in time") from error
-        except OSError as error:
-            raise Unreachable(f"receive: the connection broke: {error}") from error
+            self._view = memoryview(self._buffer)
+        self._view[: len(unread)] = unread
+        self._start, self._end = 0, len(unread)
 
     def _ended(self) -> Unreachable:
         got = self._end - self._start + (HEADER_BYTES if self._header else 0)
@@ -119,4 +119,7 @@ class FrameStream:
     def _arm(self, deadline: Deadline, what: str) -> None:
         if self._closed:
             raise Closed(f"{what}: this connection was closed; connect again")
-        self._sock.settimeout(deadline.check(self._clock.monotonic(), what))
+        now_s = self._clock.monotonic()
+        if now_s >= deadline.at_s:
+            deadline.check(now_s, what)  # raises
+        self._sock.settimeout(deadline.at_s - now_s)
