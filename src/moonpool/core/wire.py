@@ -65,7 +65,9 @@ def encode_frame(kind: Kind, payload: bytes, max_frame: int = MAX_FRAME) -> byte
     return _HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, 0, length, zlib.crc32(payload)) + payload
 
 
-def decode_header(raw: bytes | bytearray, offset: int = 0, max_frame: int = MAX_FRAME) -> Header:
+def decode_header(
+    raw: bytes | bytearray | memoryview, offset: int = 0, max_frame: int = MAX_FRAME
+) -> Header:
     """The header in the 16 bytes of `raw` from `offset`.
 
     Raises BadFrame (no frame of ours, or over the limit) and ProtocolMismatch (another version).
@@ -115,38 +117,44 @@ class FrameDecoder:
         the same again ever after; frames before the broken one are lost with their stream."""
         if self._broken is not None:
             raise self._broken
-        self._pending += piece
         try:
-            return self._take_whole_frames()
+            if not self._pending:  # the usual case: whole frames, taken straight from the piece
+                frames, used = self._split(piece)
+                self._pending += memoryview(piece)[used:]
+            else:
+                self._pending += piece
+                frames, used = self._split(self._pending)
+                del self._pending[:used]
         except TransferError as error:
             self._broken = error
-            self._pending.clear()
+            self._pending = bytearray()
             raise
+        return frames
 
     def feed_eof(self) -> None:
         """The stream ended; raises Unreachable when it did so inside a frame."""
         if self._broken is None and self.pending_bytes:
             raise cut_short(self.pending_bytes, self._header)
 
-    def _take_whole_frames(self) -> list[Frame]:
+    def _split(self, source: bytes | bytearray | memoryview) -> tuple[list[Frame], int]:
+        """The whole frames at the start of `source`, and how many of its bytes they take, with
+        the header of the next one when that is there."""
         frames: list[Frame] = []
-        start, end = 0, len(self._pending)
-        while True:
-            if self._header is None:
-                if end - start < HEADER_BYTES:
+        start, end, header = 0, len(source), self._header
+        with memoryview(source) as view:
+            while True:
+                if header is None:
+                    if end - start < HEADER_BYTES:
+                        break
+                    header = decode_header(source, start, self.max_frame)
+                    start += HEADER_BYTES
+                stop = start + header.length
+                if stop > end:
                     break
-                self._header = decode_header(self._pending, start, self.max_frame)
-                start += HEADER_BYTES
-            stop = start + self._header.length
-            if stop > end:
-                break
-            with memoryview(self._pending) as view:
-                payload = bytes(view[start:stop])
-            frames.append(check_payload(self._header, payload))
-            self._header = None
-            start = stop
-        del self._pending[:start]
-        return frames
+                frames.append(check_payload(header, bytes(view[start:stop])))
+                start, header = stop, None
+        self._header = header
+        return frames, start
 
 
 def cut_short(got: int, header: Header | None) -> Unreachable:
