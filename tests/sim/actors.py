@@ -330,9 +330,9 @@ class SimPort:
         for offset, piece in ((0, view[:half]), (half, view[half:])):
             if world.boottime_ns() >= self.actor.valid_until_ns:
                 return Status.EXPIRED, 0
-            status = self.segment.read_range(slot, generation, offset, piece)
-            if status != Status.OK:
-                return status, 0
+            got = self.segment.read_range(slot, generation, offset, piece)
+            if got < 0:
+                return -1 - got, 0
             yield world.delay()
         if world.boottime_ns() >= self.actor.valid_until_ns:
             return Status.EXPIRED, 0

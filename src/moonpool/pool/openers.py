@@ -48,9 +48,12 @@ class PortOpener:
         )
 
     def _map(self, endpoint: SegmentEndpoint) -> ShmPort:
-        from moonpool._core import SegmentClient
+        from moonpool import _core
 
-        segment = SegmentClient(endpoint.path)
+        try:
+            segment = _core.SegmentClient(endpoint.path)
+        except _core.SegmentError as error:
+            raise OSError(f"{endpoint.path} cannot be mapped: {error}") from error
         if segment.incarnation != endpoint.incarnation:
             segment.close()
             raise FileNotFoundError(f"{endpoint.path} holds another segment")

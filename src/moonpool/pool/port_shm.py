@@ -171,7 +171,7 @@ class ShmPort:
             case WriteRangeCall():
                 return lambda: self._each_range(self.segment.write_range, call, call.sources)
             case ReadRangeCall():
-                return lambda: self._each_range(self.segment.read_range, call, call.buffers)
+                return lambda: self._each_range(self._read_range, call, call.buffers)
             case SealCall():
                 return self._seal(call, timeout_s)
             case AbortCall():
@@ -190,6 +190,10 @@ class ShmPort:
             call.slots, call.generations, call.buffers, call.verify
         )
         return Outcome(status, call.slots, call.generations, sizes=sizes)
+
+    def _read_range(self, slot: int, generation: int, offset: int, buffer: Buffer) -> int:
+        got = self.segment.read_range(slot, generation, offset, buffer)
+        return Status.OK if got >= 0 else -1 - got
 
     def _each_range(
         self,
