@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <type_traits>
 #include <utility>
@@ -23,26 +24,30 @@ class Column {
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) throw std::bad_alloc();
     values_ = static_cast<T*>(at);
+    memory_ = {at, [bytes = count * sizeof(T)](void* p) { munmap(p, bytes); }};
   }
   Column(Column&& other) noexcept
-      : values_(std::exchange(other.values_, nullptr)), count_(std::exchange(other.count_, 0)) {}
+      : values_(std::exchange(other.values_, nullptr)),
+        count_(std::exchange(other.count_, 0)),
+        memory_(std::move(other.memory_)) {}
   Column& operator=(Column&& other) noexcept {
     std::swap(values_, other.values_);
     std::swap(count_, other.count_);
+    std::swap(memory_, other.memory_);
     return *this;
-  }
-  ~Column() {
-    if (values_ != nullptr) munmap(values_, count_ * sizeof(T));
   }
 
   T& operator[](std::size_t i) { return values_[i]; }
   const T& operator[](std::size_t i) const { return values_[i]; }
   T* data() { return values_; }
   std::size_t size() const { return count_; }
+  // Keeps the memory for views that outlive the column.
+  std::shared_ptr<void> memory() const { return memory_; }
 
  private:
   T* values_ = nullptr;
   std::size_t count_;
+  std::shared_ptr<void> memory_;
 };
 
 // Which rows this call has met already; beginning anew costs nothing.

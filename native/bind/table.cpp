@@ -3,6 +3,9 @@
 
 #include <nanobind/stl/pair.h>
 
+#include <memory>
+#include <type_traits>
+
 #include "bind.hpp"
 #include "column_args.hpp"
 
@@ -14,56 +17,56 @@ namespace {
 
 using RowsArg = ColumnArg<std::int32_t>;
 
-// A live view of a column; the table stays alive as long as the view does.
-template <class T>
-auto view(Column<T> Table::*column) {
-  return [column](nb::handle self) {
-    auto& values = nb::cast<Table&>(self).*column;
-    return Array<T>(values.data(), {values.size()}, self);
-  };
+// A live view of a column. It owns the column's memory, not the table: no cycle keeps either alive.
+template <class View, class T>
+nb::object view(Column<T>& column) {
+  auto memory = std::make_unique<std::shared_ptr<void>>(column.memory());
+  nb::capsule owner(memory.get(),
+                    [](void* p) noexcept { delete static_cast<std::shared_ptr<void>*>(p); });
+  memory.release();
+  return nb::cast(Array<View>(column.data(), {column.size()}, owner));
 }
 
-template <class Part, class T>
-auto view_of(Part Table::*part, Column<T> Part::*column) {
-  return [part, column](nb::handle self) {
-    auto& values = nb::cast<Table&>(self).*part.*column;
-    return Array<T>(values.data(), {values.size()}, self);
+// Views are made once and kept as attributes, as policy reads dozens of them per batch.
+void set_columns(nb::handle self, Table& table) {
+  const auto writable = [&](const char* name, auto& column) {
+    using T = std::remove_reference_t<decltype(column[0])>;
+    nb::setattr(self, name, view<T>(column));
   };
+  const auto read_only = [&](const char* name, auto& column) {
+    using T = std::remove_reference_t<decltype(column[0])>;
+    nb::setattr(self, name, view<const T>(column));
+  };
+  writable("state", table.state);
+  writable("flags", table.flags);
+  writable("tenant", table.tenant);
+  writable("term", table.term);
+  writable("seq", table.seq);
+  writable("size", table.object_size);
+  writable("crc", table.crc);
+  writable("expiry_ms", table.expiry_ms);
+  writable("attempt", table.attempt);
+  writable("pin", table.pin);
+  writable("wanted", table.wanted);
+  read_only("parent", table.tree.parent);
+  read_only("first_child", table.tree.first_child);
+  read_only("next_sibling", table.tree.next_sibling);
+  read_only("prev_sibling", table.tree.prev_sibling);
+  read_only("children", table.tree.children);
+  read_only("replica", table.replicas.head);
+  writable("replica_state", table.replicas.state);
+  writable("replica_slot", table.replicas.slot);
+  writable("replica_generation", table.replicas.generation);
+  read_only("replica_object", table.replicas.object);
+  read_only("replica_segment", table.replicas.segment);
+  read_only("replica_next", table.replicas.next);
+  read_only("replica_list", table.replicas.list);
 }
 
-template <class Part, class T>
-auto read_only(Part Table::*part, Column<T> Part::*column) {
-  return [part, column](nb::handle self) {
-    auto& values = nb::cast<Table&>(self).*part.*column;
-    return Array<const T>(values.data(), {values.size()}, self);
-  };
-}
-
-void bind_columns(nb::class_<Table>& table) {
-  table.def_prop_ro("state", view(&Table::state))
-      .def_prop_ro("flags", view(&Table::flags))
-      .def_prop_ro("tenant", view(&Table::tenant))
-      .def_prop_ro("term", view(&Table::term))
-      .def_prop_ro("seq", view(&Table::seq))
-      .def_prop_ro("size", view(&Table::object_size))
-      .def_prop_ro("crc", view(&Table::crc))
-      .def_prop_ro("expiry_ms", view(&Table::expiry_ms))
-      .def_prop_ro("attempt", view(&Table::attempt))
-      .def_prop_ro("pin", view(&Table::pin))
-      .def_prop_ro("wanted", view(&Table::wanted))
-      .def_prop_ro("parent", read_only(&Table::tree, &RowTree::parent))
-      .def_prop_ro("first_child", read_only(&Table::tree, &RowTree::first_child))
-      .def_prop_ro("next_sibling", read_only(&Table::tree, &RowTree::next_sibling))
-      .def_prop_ro("prev_sibling", read_only(&Table::tree, &RowTree::prev_sibling))
-      .def_prop_ro("children", read_only(&Table::tree, &RowTree::children))
-      .def_prop_ro("replica", read_only(&Table::replicas, &ReplicaRows::head))
-      .def_prop_ro("replica_state", view_of(&Table::replicas, &ReplicaRows::state))
-      .def_prop_ro("replica_slot", view_of(&Table::replicas, &ReplicaRows::slot))
-      .def_prop_ro("replica_generation", view_of(&Table::replicas, &ReplicaRows::generation))
-      .def_prop_ro("replica_object", read_only(&Table::replicas, &ReplicaRows::object))
-      .def_prop_ro("replica_segment", read_only(&Table::replicas, &ReplicaRows::segment))
-      .def_prop_ro("replica_next", read_only(&Table::replicas, &ReplicaRows::next))
-      .def_prop_ro("replica_list", read_only(&Table::replicas, &ReplicaRows::list));
+void init(nb::pointer_and_handle<Table> self, std::size_t rows_max, std::size_t replicas_max,
+          std::size_t lists_max) {
+  Table* table = new (self.p) Table(rows_max, replicas_max, lists_max);
+  set_columns(self.h, *table);
 }
 
 auto find(const Table& table, nb::handle blob, nb::handle ends) {
@@ -231,17 +234,14 @@ void bind_steps(nb::class_<Table>& table) {
 
 void bind_table(nb::module_& m) {
   nb::exception<TableFull>(m, "TableFullError");
-  nb::class_<Table> table(m, "Table");
-  table
-      .def(nb::init<std::size_t, std::size_t, std::size_t>(), "rows_max"_a, "replicas_max"_a,
-           "lists_max"_a)
+  nb::class_<Table> table(m, "Table", nb::dynamic_attr());
+  table.def("__init__", &init, "rows_max"_a, "replicas_max"_a, "lists_max"_a)
       .def("__len__", &Table::size)
       .def_prop_ro("rows_max", &Table::rows_max)
       .def_prop_ro("replicas_max", &Table::replicas_max)
       .def_prop_ro("lists_max", [](const Table& self) { return self.replicas.lists(); })
       .def_prop_ro("replica_count", [](const Table& self) { return self.replicas.size(); })
       .def("memory_bytes", &Table::memory_bytes);
-  bind_columns(table);
   bind_keys(table);
   bind_tree(table);
   bind_replicas(table);
