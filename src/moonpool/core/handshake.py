@@ -29,7 +29,7 @@ from moonpool.core.wire import Frame, Kind
 NONCE_BYTES = 32
 NAME_CHARS_MAX = 256
 
-Role = Literal["client", "node", "standby"]
+Role = Literal["client", "node"]
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):

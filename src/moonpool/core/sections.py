@@ -99,10 +99,6 @@ class MasterConfig(Section, frozen=True, kw_only=True):
             maximum=30 * 86_400,
         ),
     ] = 3600
-    admin_port: Annotated[
-        int,
-        setting("Port of health and metrics over HTTP; 0 is off.", minimum=0, maximum=65535),
-    ] = 0
 
     def check(self) -> None:
         refuse_open_door(self.SECTION, self.host, self.token)
