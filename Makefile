@@ -68,7 +68,7 @@ test: setup
 
 ## soak      the seeded simulations for long; nothing here runs in CI
 soak: setup
-	$(BIN)/python -m pytest -q -m soak --seeds 10000 --timeout 0
+	$(BIN)/python -m pytest -n 2 -q -m soak --seeds 10000 --timeout 0
 
 ## bench     Moonpool and the machine's limits, one JSON object per line
 bench: setup

@@ -88,6 +88,9 @@ def test_values_are_understood(name: str, raw: object, value: object) -> None:
         ("port", "x"),
         ("master", "nowhere"),
         ("name", 5),
+        ("name", "../../etc/x"),
+        ("name", ".hidden"),
+        ("name", "x" * 65),
     ],
 )
 def test_bad_values_name_setting_and_value(name: str, raw: object) -> None:
@@ -195,6 +198,10 @@ def test_no_two_settings_share_a_variable_of_their_own() -> None:
 def test_the_default_folder_is_this_users() -> None:
     assert str(NodeConfig().directory).startswith("/dev/shm/moonpool-")
     assert NodeConfig(dir="/tmp/x").directory == Path("/tmp/x")
+
+
+def test_a_relative_folder_is_told_to_others_as_an_absolute_one() -> None:
+    assert NodeConfig(dir="x").directory == Path.cwd() / "x"
 
 
 def test_a_schema_of_one_section_knows_only_that() -> None:

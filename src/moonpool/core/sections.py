@@ -1,6 +1,7 @@
 """Every section of the configuration. One page, so that names and defaults stay of one piece."""
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -10,6 +11,7 @@ from moonpool.core.errors import BadConfig
 from moonpool.core.units import BYTES_MAX
 
 DEFAULT_MASTER = "127.0.0.1:7400"
+_NODE_NAME = re.compile(r"(\w[\w.-]{0,63})?", re.ASCII)  # also the name of files
 
 _HOST = setting("Interface to listen on; anything but loopback needs a token.")
 _TOKEN = setting(
@@ -25,6 +27,11 @@ _PERSIST = setting("Keep the segment file when the node ends, for its next start
 def default_directory() -> Path:
     """Where this user's segments live: memory, and nobody else's."""
     return Path(f"/dev/shm/moonpool-{os.getuid()}")
+
+
+def _directory(text: str) -> Path:
+    """`text` as given in a section, absolute because other processes are told it."""
+    return Path(text).expanduser().absolute() if text else default_directory()
 
 
 def refuse_open_door(section: str, host: str, token: str) -> None:
@@ -110,7 +117,9 @@ class NodeConfig(Section, frozen=True, kw_only=True):
     SECTION: ClassVar[str] = "node"
 
     master: Annotated[str, _MASTER] = DEFAULT_MASTER
-    name: Annotated[str, setting("Name of the node; empty: host name and segment file.")] = ""
+    name: Annotated[
+        str, setting("Name of the node and its files; empty: made from the host's name.")
+    ] = ""
     memory: Annotated[
         int,
         setting("Memory lent, as '8GiB'.", unit="bytes", minimum=1 << 20, maximum=BYTES_MAX),
@@ -147,10 +156,13 @@ class NodeConfig(Section, frozen=True, kw_only=True):
     @property
     def directory(self) -> Path:
         """`dir`, or the default one of this user."""
-        return Path(self.dir) if self.dir else default_directory()
+        return _directory(self.dir)
 
     def check(self) -> None:
         parse_address(self.master)
+        if not _NODE_NAME.fullmatch(self.name):
+            allowed = "letters, digits, '.', '_' and '-', at most 64, the first no sign"
+            raise BadConfig(f"node.name = {self.name!r} cannot name a file; use {allowed}")
         if isinstance(self.headroom, int) and self.headroom < 0:
             raise BadConfig(f"node.headroom = {self.headroom} is negative; give a size or 'auto'")
         refuse_open_door(self.SECTION, self.host, self.token)
@@ -230,7 +242,7 @@ class UpConfig(Section, frozen=True, kw_only=True):
     @property
     def directory(self) -> Path:
         """`dir`, or the default one of this user."""
-        return Path(self.dir) if self.dir else default_directory()
+        return _directory(self.dir)
 
     def check(self) -> None:
         refuse_open_door(self.SECTION, self.host, self.token)
