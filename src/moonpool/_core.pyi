@@ -424,3 +424,148 @@ class BlockCopy:
     def cancel(self) -> None: ...
     def status(self) -> npt.NDArray[np.uint8]: ...
     def crc(self) -> npt.NDArray[np.uint32]: ...
+
+# ---- endpoint: the data plane's sockets, server and client at once, one native I/O thread ----
+#
+# Block lists are contiguous one-dimensional arrays of exactly the dtype shown (TypeError), of one
+# length (ValueError). Deadlines are milliseconds from the call; None is the option `deadline_ms`.
+# Everything is safe from any thread and unusable in a fork child (EndpointClosedError).
+
+class RefusedError(ConnectionError):
+    """The peer said no in the hello (wrong token, version or user), with its reason."""
+
+class EndpointClosedError(RuntimeError):
+    """The endpoint is closed, or belongs to the parent of this fork child."""
+
+class Op:
+    """One transfer under way: QUEUED, POSTED, then DONE, FAILED, CANCELLED or EXPIRED.
+
+    Terminal means quiet: no byte of the caller's buffers is touched any more. DONE means that the
+    peer answered; `status` says per block what became of it (0 is ok). Dropping an op does not end
+    it: its buffers are kept until it has. The result columns raise RuntimeError before the end.
+    """
+
+    @property
+    def id(self) -> int:
+        """Unique in its endpoint; what `Endpoint.completed` returns."""
+    @property
+    def state(self) -> str: ...
+    @property
+    def terminal(self) -> bool: ...
+    @property
+    def ok(self) -> bool:
+        """DONE, and every block is."""
+    @property
+    def error(self) -> str:
+        """Why it FAILED, EXPIRED or was CANCELLED; empty when DONE."""
+    @property
+    def status(self) -> npt.NDArray[np.uint8]: ...
+    @property
+    def sizes(self) -> npt.NDArray[np.uint64]:
+        """Bytes of each block; for whole objects the object's size, also when it did not fit."""
+    @property
+    def crcs(self) -> npt.NDArray[np.uint32]: ...
+    @property
+    def slots(self) -> npt.NDArray[np.uint32]: ...
+    @property
+    def generations(self) -> npt.NDArray[np.uint64]: ...
+    def wait(self, timeout_ms: int | None = None) -> bool:
+        """Block until terminal, without the GIL; False when `timeout_ms` pass first."""
+    def cancel(self) -> None:
+        """Ask for the end as CANCELLED; `wait` for it. A write of which a part has left takes its
+        connection with it."""
+    def notify(self) -> None:
+        """Have the id put into `Endpoint.completed` at the end (at once if that has been)."""
+
+class SharedRegion:
+    """Memory shared by descriptor with peers on this host; supports the buffer protocol."""
+
+    @property
+    def region(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def writable(self) -> bool: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class Connection:
+    """A connection this endpoint opened; ops run on it side by side. Closed with its last owner
+    (this object and the ops on it)."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def peer_epoch(self) -> int: ...
+    @property
+    def alive(self) -> bool: ...
+    @property
+    def regions(self) -> list[dict[str, Any]]:
+        """As of the hello or the last `refresh`: id, name, nbytes, writable, shared."""
+    @property
+    def segments(self) -> list[dict[str, Any]]:
+        """Likewise: incarnation (16 bytes), capacity_bytes, path ("" for anonymous memory)."""
+    def refresh(self, deadline_ms: int | None = None) -> None:
+        """Ask for regions and segments anew. Raises OSError."""
+    def map_region(self, region: int, deadline_ms: int | None = None) -> SharedRegion:
+        """Map an `allocate`d region of a peer behind a UNIX socket. Raises ValueError, OSError."""
+    def close(self) -> None:
+        """End the connection; its ops are terminal when this returns."""
+    def ping(self, deadline_ms: int | None = None) -> Op: ...
+    def read_raw(
+        self,
+        region: int,
+        remote_offsets: npt.NDArray[np.uint64],
+        lengths: npt.NDArray[np.uint64],
+        buffer: _Buffer,
+        offsets: npt.NDArray[np.uint64],
+        deadline_ms: int | None = None,
+        checksum: bool = True,
+    ) -> Op:
+        """Blocks of a peer's region into `buffer` at `offsets`. ValueError outside the buffer."""
+    def write_raw(
+        self,
+        region: int,
+        remote_offsets: npt.NDArray[np.uint64],
+        lengths: npt.NDArray[np.uint64],
+        buffer: _Buffer,
+        offsets: npt.NDArray[np.uint64],
+        deadline_ms: int | None = None,
+        checksum: bool = True,
+    ) -> Op:
+        """Blocks of `buffer` into a peer's region. Status 0: the bytes are in place there."""
+
+class Endpoint:
+    """Serves registered memory and attached segments, and opens connections to others.
+
+    `epoch` names this process (0 draws one). `token` must be the same on both ends; without one
+    only loopback is served. Options, each a limit: frame_blocks_max, frame_meta_bytes_max,
+    frame_payload_bytes_max, connections_max, regions_max, ops_max and replies_max (per
+    connection), turn_bytes (per connection and turn), piece_bytes (checksummed at a time),
+    hello_ms, deadline_ms, deadline_max_ms, stall_ms. TypeError for another name.
+    """
+
+    def __init__(self, epoch: int = 0, token: bytes = b"", **options: int) -> None: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def completion_fd(self) -> int:
+        """Readable while `completed` has something: for an asyncio reader."""
+    def completed(self) -> list[int]:
+        """Ids of ended ops for which `notify` was called, each once."""
+    def listen_tcp(self, host: str = "127.0.0.1", port: int = 0) -> int:
+        """Serve on a TCP port and return it. Raises OSError, ValueError."""
+    def listen_unix(self, path: str) -> None:
+        """Serve on a socket file of mode 0600 (same user only), removed by `close`."""
+    def connect(self, address: str, timeout_ms: int | None = None) -> Connection:
+        """To "host:port" or "unix:/path". Raises RefusedError, OSError, ValueError."""
+    def register(self, buffer: _Buffer, name: str = "", writable: bool = False) -> int:
+        """Let peers read (and write) a buffer, which is held until `unregister`."""
+    def unregister(self, region: int) -> None:
+        """Raises KeyError. When it returns, no transfer touches the memory any more."""
+    def allocate(self, nbytes: int, name: str = "", writable: bool = False) -> SharedRegion:
+        """A region that peers behind a UNIX socket can map. Raises OSError without memory."""
+    def stats(self) -> dict[str, int]: ...
+    def close(self) -> None:
+        """End every op (FAILED) and connection and join the thread. Again: nothing happens."""

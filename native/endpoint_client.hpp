@@ -1,0 +1,101 @@
+// A connection this endpoint opened: ops are submitted from any thread, answers come in on the I/O
+// thread. A request is sent by its submitter when the queue is empty, else by the I/O thread.
+//
+//   guarded by       what
+//   send_mutex_      the outgoing queue, writing to the socket, `dead_`
+//   pending_mutex_   the ops without an answer (taken after send_mutex_ where both are)
+//   I/O thread       receiving, ending ops: so no op ends while its memory is written to
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "endpoint_options.hpp"
+#include "frame_reader.hpp"
+#include "frame_writer.hpp"
+#include "hello.hpp"
+#include "loop.hpp"
+#include "op.hpp"
+
+namespace moonpool {
+
+// A request about to be submitted: the op, and what the frame carries.
+struct Submission {
+  std::shared_ptr<Op> op;
+  std::uint16_t flags = 0;
+  wire::Id16 target{};
+  std::uint64_t term = 0;
+  std::vector<std::uint8_t> meta;
+  std::vector<Piece> pieces;  // payload, memory is only read
+};
+
+class ClientConnection : public Source, private FrameSink {
+ public:
+  ClientConnection(Loop& loop, const EndpointOptions& options, EndpointCounters& counters,
+                   Descriptor socket, std::string address, Welcome welcome);
+
+  // Any thread. `submit` always ends the op some day; one that cannot be taken is FAILED at once.
+  void submit(Submission submission);
+  void cancel(const std::shared_ptr<Op>& op);
+  bool alive() const { return !dead_flag_.load(std::memory_order_acquire); }
+  const std::string& address() const { return address_; }
+  bool is_unix() const { return address_.rfind("unix:", 0) == 0; }
+  std::uint64_t peer_epoch() const { return welcome_.peer_epoch; }
+  Directory directory() const;
+  void set_directory(Directory directory);
+
+  int fd() const override { return socket_.get(); }
+  bool on_event(std::uint32_t events) override;
+  std::int64_t on_timer(std::int64_t now_ns) override;
+  void on_removed() override;
+
+ private:
+  struct Outgoing {
+    std::shared_ptr<Op> op;
+    OutFrame frame;
+  };
+
+  bool on_header(const wire::Header& header, std::size_t* trailer_bytes) override;
+  bool on_meta(const wire::Header& header, std::span<const std::uint8_t> meta,
+               std::vector<Piece>* pieces, bool* checksum) override;
+  bool on_frame(const wire::Header& header, std::span<const std::uint8_t> trailer) override;
+
+  void flush_locked();
+  void want_write_locked(bool wanted);
+  // Ends an op that has no answer; false when that costs the connection (half a request has left).
+  bool end(const std::shared_ptr<Op>& op, OpState state, Status status, const std::string& error);
+  void finish(Op& op, OpState state, Status status, const std::string& error);
+
+  Loop& loop_;
+  const EndpointOptions& options_;
+  EndpointCounters& counters_;
+  Descriptor socket_;
+  const std::string address_;
+  mutable std::mutex directory_mutex_;
+  Welcome welcome_;
+
+  std::mutex send_mutex_;
+  FrameWriter writer_;
+  std::deque<Outgoing> queue_;
+  bool dead_ = false;
+  bool wants_write_ = false;
+  std::atomic<bool> dead_flag_{false};
+
+  std::mutex pending_mutex_;
+  std::map<std::uint64_t, std::shared_ptr<Op>> pending_;
+  std::uint64_t newest_id_ = 0;
+
+  FrameReader reader_;
+  std::shared_ptr<Op> current_;  // whose answer is coming in; null when it was given up
+  std::vector<std::uint8_t> body_;
+  std::string close_reason_ = "the connection was closed";
+};
+
+}  // namespace moonpool

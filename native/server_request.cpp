@@ -1,0 +1,29 @@
+#include "server_request.hpp"
+
+namespace moonpool {
+
+void ServerRequest::release(Status why) {
+  if (released_) return;
+  released_ = true;
+  set_all(why);
+}
+
+void ServerRequest::set_all(Status status) {
+  for (auto& record : records) record = wire::ReplyRecord{.status = code(status)};
+}
+
+Directory ServerContext::directory() const {
+  Directory list;
+  for (const Region& region : regions.all()) {
+    list.regions.push_back(
+        {region.id, region.size, region.writable, region.shared != nullptr, region.name});
+  }
+  return list;
+}
+
+std::unique_ptr<ServerRequest> make_request(ServerContext& context, const wire::Header& header,
+                                            std::int64_t deadline_ns) {
+  return make_raw_request(context, header, deadline_ns);
+}
+
+}  // namespace moonpool

@@ -1,0 +1,161 @@
+// The wire format byte by byte, and frames through a socket pair in awkward pieces.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "check.hpp"
+#include "frame_reader.hpp"
+#include "frame_writer.hpp"
+
+using namespace moonpool;
+
+namespace {
+
+std::string hex(const void* data, std::size_t size) {
+  std::string text;
+  for (std::size_t i = 0; i < size; i++) {
+    char two[3];
+    std::snprintf(two, sizeof(two), "%02x", static_cast<const std::uint8_t*>(data)[i]);
+    text += two;
+  }
+  return text;
+}
+
+// Collects the payload of frames of `count` equal blocks.
+struct Collector : FrameSink {
+  std::vector<std::uint8_t> memory;
+  int frames = 0;
+  bool on_header(const wire::Header&, std::size_t* trailer_bytes) override {
+    *trailer_bytes = 4;
+    return true;
+  }
+  bool on_meta(const wire::Header& header, std::span<const std::uint8_t>,
+               std::vector<Piece>* pieces, bool* checksum) override {
+    memory.assign(header.payload_bytes, 0);
+    for (std::uint32_t i = 0; i < header.count; i++) {
+      std::uint64_t size = header.payload_bytes / header.count;
+      pieces->push_back({memory.data() + i * size, size, i});
+    }
+    *checksum = true;
+    return true;
+  }
+  bool on_frame(const wire::Header&, std::span<const std::uint8_t>) override {
+    frames++;
+    return true;
+  }
+};
+
+struct Pair {
+  int fds[2];
+  Pair() { CHECK_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0); }
+  ~Pair() {
+    ::close(fds[0]);
+    ::close(fds[1]);
+  }
+};
+
+OutFrame frame_of(std::vector<std::uint8_t>& payload, std::uint32_t count) {
+  OutFrame frame;
+  frame.checksum = true;
+  frame.crcs.assign(count, 0);
+  std::uint64_t size = payload.size() / count;
+  for (std::uint32_t i = 0; i < count; i++) frame.pieces.push_back({&payload[i * size], size, i});
+  frame.finish = [](OutFrame& out) { out.trailer.assign(4, 7); };
+  wire::Header header;
+  header.count = count;
+  header.payload_bytes = payload.size();
+  set_head(frame, header, "meta", 4);
+  return frame;
+}
+
+}  // namespace
+
+TEST(golden_header) {
+  wire::Header header;
+  header.type = static_cast<std::uint8_t>(wire::Type::kReadRaw);
+  header.flags = wire::kFlagChecksum;
+  header.request_id = 0x0102030405060708;
+  header.count = 2;
+  header.deadline_left_ms = 5000;
+  header.payload_bytes = 0x1122334455;
+  header.target = wire::region_target(9, 0xa1a2a3a4a5a6a7a8);
+  header.term = 3;
+  wire::sign(header, "meta", 4);
+  CHECK_EQ(hex(&header, sizeof(header)),
+           "4d504f4c"
+           "01"
+           "11"
+           "0100"
+           "0807060504030201"
+           "02000000"
+           "88130000"
+           "5544332211000000"
+           "0900000000000000"
+           "a8a7a6a5a4a3a2a1"
+           "0300000000000000"
+           "04000000"
+           "9510071b"
+           "00000000"
+           "13ec78b0");
+  CHECK(wire::signature_ok(header));
+  header.count = 3;
+  CHECK(!wire::signature_ok(header));
+}
+
+TEST(frames_in_pieces) {
+  Pair pair;
+  std::vector<std::uint8_t> payload(3 * 70'001);
+  for (std::size_t i = 0; i < payload.size(); i++) payload[i] = static_cast<std::uint8_t>(i * 31);
+  Collector sink;
+  FrameReader reader(sink, 100, 4096);
+  FrameWriter writer(5000);
+  for (int round = 1; round <= 3; round++) {
+    OutFrame frame = frame_of(payload, 3);
+    bool sent = false;
+    while (sink.frames < round) {
+      std::size_t budget = 1000 * static_cast<std::size_t>(round);
+      if (!sent) sent = writer.send(pair.fds[0], frame, &budget) == FrameWriter::Result::kDone;
+      auto result = reader.pump(pair.fds[1], 1 << 20);
+      CHECK(result == FrameReader::Result::kBlocked || result == FrameReader::Result::kTurn);
+    }
+    CHECK(sink.memory == payload);
+    CHECK(reader.crcs() == frame.crcs);
+    CHECK_EQ(frame.crcs[1], crc32c(&payload[70'001], 70'001));
+  }
+}
+
+TEST(forgotten_memory_becomes_zeros) {
+  Pair pair;
+  std::vector<std::uint8_t> payload(3 * 70'001, 9);
+  Collector sink;
+  FrameReader reader(sink, 100, 4096);
+  FrameWriter writer(5000);
+  OutFrame frame = frame_of(payload, 3);
+  std::size_t budget = 80'000;
+  writer.send(pair.fds[0], frame, &budget);
+  frame.forget_memory([](const Piece& piece) { return piece.block == 2; });
+  bool sent = false;
+  while (sink.frames == 0) {
+    budget = 1 << 20;
+    if (!sent) sent = writer.send(pair.fds[0], frame, &budget) == FrameWriter::Result::kDone;
+    reader.pump(pair.fds[1], 1 << 20);
+  }
+  CHECK_EQ(sink.memory[70'001], 9);
+  CHECK_EQ(sink.memory[2 * 70'001], 0);
+  CHECK_EQ(sink.memory.back(), 0);
+}
+
+TEST(a_damaged_header_is_refused) {
+  Pair pair;
+  Collector sink;
+  FrameReader reader(sink, 100, 4096);
+  wire::Header header;
+  wire::sign(header, "", 0);
+  header.count = 5;
+  CHECK_EQ(::send(pair.fds[0], &header, sizeof(header), 0), sizeof(header));
+  CHECK(reader.pump(pair.fds[1], 1 << 20) == FrameReader::Result::kBroken);
+  CHECK(reader.fault() == FrameReader::Fault::kDamaged);
+}
+
+TEST_MAIN()
