@@ -18,6 +18,16 @@ from moonpool.core.wire import Frame, Kind
 
 GOLDEN_PROOF = "536716b05779bf49bfccce7ddba43fdfb2867abd30258bdb3649a9d49eee81a6"
 
+GOLDEN_PAYLOADS = [
+    "95c4206363636363636363636363636363636363636363636363636363636363636363a6636c6965"
+    "6e74a26d65a5302e312e30a6686f73742d31",
+    "91c4207373737373737373737373737373737373737373737373737373737373737373",
+    "91c4207fb7aa2dc54313c34866290c0d6ad93e757fe578542c32dd7c2b7ee4f6c04a08",
+    "93c420814351bc22377e500486980f019e5d88e0d499b53b1e3a2147fe5b7076c1d1aca66d617374"
+    "6572a5302e312e30",
+    "92a772656675736564a26e6f",
+]
+
 
 def client(token: str = "t", nonce: bytes = b"c" * 32) -> ClientHandshake:
     return ClientHandshake(token, "client", "me", "0.1.0", nonce, "host-1")
@@ -49,6 +59,16 @@ def test_another_token(ours: str, theirs: str) -> None:
     with pytest.raises(Refused, match="MOONPOOL_TOKEN"):
         shake(client(ours), right)
     assert not right.accepted
+
+
+def test_golden_payloads() -> None:
+    left, right = client(), server()
+    hello = left.start()
+    challenge = right.receive(hello)
+    proof = left.receive(challenge)
+    assert proof is not None
+    frames = [hello, challenge, proof, right.receive(proof), refusal(Refused("no"))]
+    assert [frame.payload.hex() for frame in frames] == GOLDEN_PAYLOADS
 
 
 def test_golden_proof() -> None:

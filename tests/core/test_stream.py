@@ -1,5 +1,6 @@
 """Frames over blocking sockets: deadlines, broken peers, both ends closed."""
 
+import random
 import socket
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ from moonpool.core.errors import (
     Corrupt,
     DeadlineExceeded,
     ProtocolMismatch,
+    TransferError,
     Unreachable,
 )
 from moonpool.core.stream import FrameStream
@@ -133,3 +135,20 @@ def test_too_large_to_send_leaves_the_stream_usable(pair: Pair) -> None:
     with pytest.raises(BadFrame):
         stream.send(Kind.MESSAGE, b"x" * 11, soon())
     stream.send(Kind.MESSAGE, b"x" * 10, soon())
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_bytes_from_a_peer_end_in_typed_errors(seed: int) -> None:
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    left, right = socket.socketpair()
+    stream = FrameStream(left, max_frame=1 << 16)
+    good = encode_frame(Kind.MESSAGE, rng.randbytes(rng.randrange(100)))
+    damaged = bytearray(good * 3)
+    damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+    right.sendall(rng.choice([rng.randbytes(rng.randrange(300)), bytes(damaged)]))
+    right.close()
+    with pytest.raises(TransferError):
+        while True:
+            stream.recv(soon())
+    assert stream.closed
