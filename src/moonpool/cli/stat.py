@@ -32,25 +32,30 @@ def run(args: argparse.Namespace, output: Output) -> int:
 
 
 def _tables(values: Mapping[str, object]) -> Iterator[str]:
-    """Plain values in one table, then one for each list of records."""
-    plain = {name: value for name, value in values.items() if not isinstance(value, list)}
-    yield table_text(("", ""), _lines("", plain))
-    for name, records in values.items():
-        if isinstance(records, list) and records and isinstance(records[0], dict):
-            columns = list(records[0])
-            rows = [[_cell(column, row.get(column, "")) for column in columns] for row in records]
-            yield table_text(columns, rows, title=name)
+    """Plain values in one table, then one for each family of records (its segments)."""
+    families = {name: records for name, value in values.items() if (records := _records(value))}
+    plain = {name: value for name, value in values.items() if name not in families}
+    yield table_text(("", ""), [(name, _cell(name, value)) for name, value in plain.items()])
+    for name, records in families.items():
+        columns = list(records[0])
+        rows = [[_cell(column, row.get(column, "")) for column in columns] for row in records]
+        heads = [column.removesuffix("_bytes") for column in columns]
+        yield table_text(heads, rows, title=name)
 
 
-def _lines(prefix: str, values: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _lines(f"{prefix}{name} ", value)
-        else:
-            yield f"{prefix}{name}", _cell(name, value)
+def _records(value: object) -> list[dict[str, object]]:
+    """The records of a value such as {"0": {...}, "1": {...}}, or none."""
+    if not isinstance(value, dict):
+        return []
+    records = [{"": key, **row} for key, row in value.items() if isinstance(row, dict)]
+    for row in records:
+        row.pop("usage", None)  # the agent's own counters are for --json
+    return records
 
 
 def _cell(name: str, value: object) -> object:
     if name.endswith("bytes") and isinstance(value, int):
         return format_bytes(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return value.hex() if isinstance(value, bytes) else value

@@ -20,6 +20,7 @@ def table_text(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         show_edge=False,
+        show_header=any(columns),
     )
     body = [list(row) for row in rows]
     for index, name in enumerate(columns):

@@ -310,9 +310,9 @@ def commit(
     context: Context, items: list[PutItem], attempts: list[Attempt], options: PutOptions
 ) -> Protocol[list[int]]:
     """Make what is sealed visible; what is not is aborted. Returns items to put again."""
-    least = options.min_replicas or options.replicas
-    good = [attempt for attempt in attempts if len(attempt.sealed) >= min(least, options.replicas)]
-    bad = [attempt for attempt in attempts if attempt not in good]
+    least = min(options.min_replicas or options.replicas, options.replicas)
+    good = [attempt for attempt in attempts if len(attempt.sealed) >= least]
+    bad = [attempt for attempt in attempts if len(attempt.sealed) < least]
     if bad:
         yield from abort(context, bad)
         for attempt in bad:
