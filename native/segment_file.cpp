@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -69,8 +70,22 @@ bool huge_on_advice() {
   return got > 0 && std::strstr(text, "[advise]") != nullptr;
 }
 
+[[noreturn]] void throw_no_space(const std::string& name, std::uint64_t bytes) {
+  throw SegmentSpace(name + ": no space for " + std::to_string(bytes) +
+                     " bytes; lower the memory, or use a bigger file system (/dev/shm in a "
+                     "container is often 64 MiB)");
+}
+
+// Looked at first, because allocating until the file system is full would harm its other users.
+void check_space(int fd, std::uint64_t bytes, const std::string& name) {
+  struct statvfs has {};
+  if (::fstatvfs(fd, &has) != 0 || has.f_blocks == 0) return;  // without a limit
+  if (bytes / has.f_frsize > has.f_bavail) throw_no_space(name, bytes);
+}
+
 void allocate_pages(int fd, const Geometry& geometry, bool populate, const std::string& name) {
   const std::uint64_t bytes = geometry.file_bytes;
+  check_space(fd, bytes, name);
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw_errno(errno, "size of " + name);
   if (populate && geometry.page_bytes == kPageBytes && huge_on_advice()) {
     const Mapping map(fd, 0, bytes, true);
@@ -78,12 +93,7 @@ void allocate_pages(int fd, const Geometry& geometry, bool populate, const std::
     map.populate(true);
   }
   const int error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
-  if (error == ENOSPC || error == ENOMEM || error == EFBIG) {
-    throw SegmentSpace(
-        name + ": no space for " + std::to_string(bytes) +
-        " bytes; lower the memory, or use a bigger file system (/dev/shm in a container "
-        "is often 64 MiB)");
-  }
+  if (error == ENOSPC || error == ENOMEM) throw_no_space(name, bytes);
   if (error != 0) throw_errno(error, "allocation of " + name);
 }
 
