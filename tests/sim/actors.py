@@ -285,15 +285,15 @@ class SimPort:
                 yield world.delay()
             crcs[i] = _core.crc32c(data)
         good = np.flatnonzero(status == Status.OK)
-        bad = np.flatnonzero((status != Status.OK) & (generations != 0))
-        if len(bad):
-            yield Rpc(self.actor, lambda agent: agent.abort(slots[bad], generations[bad]))
         if len(good):
             sealed = yield Rpc(
                 self.actor,
                 lambda agent: agent.seal(slots[good], generations[good], crcs[good], 0, call.term),
             )
             status[good] = Status.UNREACHABLE if sealed is None else sealed
+        bad = np.flatnonzero((status != Status.OK) & (generations != 0))
+        if len(bad):
+            yield Rpc(self.actor, lambda agent: agent.abort(slots[bad], generations[bad]))
         return Outcome(status, slots, generations, crcs)
 
     def _write_piece(

@@ -56,7 +56,7 @@ class Scenario:
         self.history = History()
         self.directory = Path(tempfile.mkdtemp(prefix="moonpool-sim-", dir="/dev/shm"))
         config = MasterConfig(
-            node_lease_ms=800, clock_slack_ms=50, reservation_ms=1500, grace_ms=400
+            node_lease_ms=800, clock_slack_ms=50, reservation_ms=1500, grace_ms=850
         )
         self.master = MasterActor(self.world, config)
         self.nodes: list[NodeActor] = []

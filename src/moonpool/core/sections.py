@@ -91,12 +91,22 @@ class MasterConfig(Section, frozen=True, kw_only=True):
     grace_ms: Annotated[
         int,
         setting(
-            "After a restart puts wait so long for known nodes to report.",
+            "After its start the master lets puts and removals wait so long for nodes to report; "
+            "at least a lease and the slack, so that nobody reads from a node it does not know. "
+            "0: an embedded pool, no other node can exist.",
             unit="ms",
             minimum=0,
             maximum=600_000,
         ),
-    ] = 2000
+    ] = 3200
+    nodes_expected: Annotated[
+        int,
+        setting(
+            "Nodes of this pool: once as many have reported, nothing waits any longer. 0: unknown.",
+            minimum=0,
+            maximum=65_535,
+        ),
+    ] = 0
     forget_after_s: Annotated[
         int,
         setting(
@@ -109,6 +119,12 @@ class MasterConfig(Section, frozen=True, kw_only=True):
 
     def check(self) -> None:
         refuse_open_door(self.SECTION, self.host, self.token)
+        least = self.node_lease_ms + self.clock_slack_ms
+        if self.grace_ms and self.grace_ms < least:
+            raise BadConfig(
+                f"master.grace_ms = {self.grace_ms} is shorter than a node's lease and the clock "
+                f"slack ({least} ms): a node not heard yet could still be read from; raise it"
+            )
 
 
 class NodeConfig(Section, frozen=True, kw_only=True):

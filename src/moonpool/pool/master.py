@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
@@ -42,7 +43,9 @@ class MasterServer:
     def __init__(self, config: MasterConfig, clock: Clock | None = None) -> None:
         self.config = config
         self.clock = clock or SystemClock()
-        self.machine = MasterMachine(config, instance=os.urandom(16))
+        self.machine = MasterMachine(
+            config, instance=os.urandom(16), nodes_expected=config.nodes_expected
+        )
         self.refused = 0
         self._sessions: dict[int, _Connection] = {}
         self._next_session = 1
@@ -74,7 +77,7 @@ class MasterServer:
         session = self._next_session
         self._next_session += 1
         self._sessions[session] = connection
-        kind = "node" if role == "node" else "client"
+        kind: Literal["client", "node"] = "node" if role == "node" else "client"
         self._perform(self.machine.connected(session, kind, name, host, self.clock.monotonic()))
         return session
 

@@ -245,12 +245,28 @@ class MasterMachine:
             self._answer_held(held, now, wall_ms)
 
     def _answer_held(self, held: Held, now: float, wall_ms: int) -> None:
-        assert isinstance(held.message, m.Reserve), held
-        if self.recovering:
-            reply = self._still_recovering(held.message, wall_ms)
-        else:
-            reply = self._admit(held.session, held.message, now, wall_ms)
-        self._outbox.append(Send(held.session, held.request, reply))
+        reply: m.Reply | None
+        match held.message:
+            case m.Reserve() as put:
+                if self.recovering:
+                    reply = self._still_recovering(put, wall_ms)
+                else:
+                    reply = self._admit(held.session, put, now, wall_ms)
+            case m.Remove() as removal:
+                if self.recovering:
+                    count = len(removal.keys.ends) // 4
+                    reply = m.Removed(bytes([m.RemoveStatus.RECOVERING]) * count)
+                else:
+                    reply = self._remove(held.session, held.request, removal, now, wall_ms)
+            case m.RemovePrefix() as removals:
+                if self.recovering:
+                    reply = m.Failure("not_ready", "the master still hears its nodes; try again")
+                else:
+                    reply = self._remove_prefix(held.session, held.request, removals, now, wall_ms)
+            case m.EventsFrom():
+                raise AssertionError(held)
+        if reply is not None:
+            self._outbox.append(Send(held.session, held.request, reply))
 
     def _still_recovering(self, call: m.Reserve, wall_ms: int) -> m.Reserved:
         found = self.catalog.exists(call.keys.blob, u32(call.keys.ends), wall_ms)
@@ -282,6 +298,13 @@ class MasterMachine:
             self._apply_touches(touches)
         if self.recovering and isinstance(message, m.Reserve):
             self._hold(session, request_id, message, now, wall_ms, deadline_ms)
+            return
+        if self.recovering and isinstance(message, m.Remove | m.RemovePrefix):
+            # A node not heard yet may still be read from: its lease ends with the recovery.
+            deadline = now + min(max(message.wait_ms, 0), WAIT_MS_MAX) / 1000
+            held = Held(session, request_id, message, deadline)
+            if not self._held.add(held):
+                self._answer_held(held, now, wall_ms)
             return
         reply = handler(session, request_id, message, now, wall_ms)
         if reply is not None:
@@ -547,9 +570,7 @@ class MasterMachine:
     def _topology(
         self, session: int, request: int, call: m.Topology, now: float, wall_ms: int
     ) -> m.Reply | None:
-        return m.TopologyIs(
-            self.nodes.topology_version, self.catalog.term, self.nodes.endpoints()
-        )
+        return m.TopologyIs(self.nodes.topology_version, self.catalog.term, self.nodes.endpoints())
 
     def _events_from(
         self, session: int, request: int, call: m.EventsFrom, now: float, wall_ms: int

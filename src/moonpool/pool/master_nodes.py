@@ -86,7 +86,8 @@ class Nodes:
         self._term_raised = term_raised
         self.tombstones = Tombstones(tombstones_max, forget_after_s)
         self.links: dict[int, NodeLink] = {}
-        self.topology_version = 1
+        # Segment ids mean something under one master only; so must this number.
+        self.topology_version = (int.from_bytes(instance[:4], "little") << 20) + 1
         self.refused_chunks = 0
         self.retired_unknown = 0
 
@@ -347,10 +348,19 @@ class Nodes:
                 self._catalog.events.add("node_lost", link.endpoint.node, wall_ms)
                 self.topology_version += 1
             if link.lost:
-                self._orders.lease_passed(link.segment.id)
+                if self._remembered_without(link):
+                    self._orders.lease_passed(link.segment.id)
                 if link.away_since + self._forget_after_s <= now:
                     self._forget(link, now, wall_ms)
         self._forget_tombs(self.tombstones.expire(now))
+
+    def _remembered_without(self, lost: NodeLink) -> bool:
+        """Some living node keeps the tombstones of what this one missed: should the master be
+        replaced, too, nothing removed comes back with it."""
+        return any(
+            link is not lost and link.session is not None and link.state is not LinkState.ADOPTING
+            for link in self.links.values()
+        )
 
     def _forget(self, link: NodeLink, now: float, wall_ms: int) -> None:
         """Away for too long: what only this node held is gone."""

@@ -219,11 +219,11 @@ class RetireOrders:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A put that waits for the end of the recovery, or a follower that waits for events."""
+    """What waits for the end of the recovery, or a follower that waits for events."""
 
     session: int
     request: int
-    message: m.Reserve | m.EventsFrom
+    message: m.Reserve | m.Remove | m.RemovePrefix | m.EventsFrom
     deadline: float
 
 
