@@ -1,4 +1,5 @@
-// The bindings' own vocabulary: each room of the core binds itself in one file, module.cpp calls them all.
+// The bindings' own vocabulary: each room of the core binds itself in one file, module.cpp calls
+// them all.
 #pragma once
 #include <nanobind/nanobind.h>
 
