@@ -12,9 +12,10 @@ from moonpool.planner.traces import Trace
 from tests.cli.replay.test_driver import MINI
 
 BLOCK_BYTES = 4096
+NO_FAULTS = Faults()
 
 
-def replay(trace: Trace, capacity: int, faults: Faults = Faults(), seed: int = 0) -> Figures:
+def replay(trace: Trace, capacity: int, faults: Faults = NO_FAULTS, seed: int = 0) -> Figures:
     ledger = Ledger(trace.block_tokens)
     with moonpool.Pool.local(capacity * BLOCK_BYTES, slots=capacity + 4096) as pool:
         injector = Injector(faults, trace, pool, lambda: None, seed)
