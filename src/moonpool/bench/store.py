@@ -66,8 +66,7 @@ class _Store:
         keys, values = self._stored(size)
         turn = itertools.cycle(keys)
         ok = all(
-            self._pool.get(key) == value.tobytes()
-            for key, value in zip(keys, values, strict=True)
+            self._pool.get(key) == value.tobytes() for key, value in zip(keys, values, strict=True)
         )
         return self._row(
             f"get {format_bytes(size)}, placement cached",
@@ -181,9 +180,7 @@ class _Store:
             for batch in range(0, count, 128):
                 part = slice(batch, batch + 128)
                 expect_stored(
-                    self._pool.put_many(
-                        keys[part], [row.data for row in values[part]], pin="hard"
-                    )
+                    self._pool.put_many(keys[part], [row.data for row in values[part]], pin="hard")
                 )
             self._pool.match_prefix(keys)
             self._sets[size] = (keys, values)

@@ -20,7 +20,9 @@ _SHOWN = (*_NAMES, *FIGURES, "version", "rounds")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", help=f"{', '.join(BENCHES)} or all")
+    parser.add_argument(
+        "what", nargs="?", default="all", help=f"{', '.join(BENCHES)}, all (default)"
+    )
     parser.add_argument("--full", action="store_true", help="the whole matrix, takes long")
     parser.add_argument("--rounds", type=int, default=5, help="medians are over so many (5)")
 

@@ -18,9 +18,7 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
 def open_pool(args: argparse.Namespace) -> moonpool.Pool:
     """Connect as the options, the environment and the file say. Raises Unreachable, Refused."""
     config = load_settings(args, ClientConfig).value
-    return moonpool.connect(
-        config.master, token=config.token, timeout_s=config.timeout_ms / 1000
-    )
+    return moonpool.connect(config.master, token=config.token, timeout_s=config.timeout_ms / 1000)
 
 
 def key_text(key: bytes) -> str:

@@ -117,9 +117,7 @@ class Cluster:
     def restart_master(self, timeout_s: float = START_S) -> None:
         """A new master process at the same address, in place of one that was killed."""
         assert self.master is not None and not self.master.alive
-        config = msgspec.structs.replace(
-            self._master_config, port=parse_address(self.address).port
-        )
+        config = msgspec.structs.replace(self._master_config, port=parse_address(self.address).port)
         process = self._spawn("master", config)
         self.master = self._await_ready("master", process, time.monotonic() + timeout_s)
 
@@ -164,9 +162,7 @@ class Cluster:
             stdin.write(msgspec.json.encode(msgspec.structs.asdict(config)) + b"\n")
         return process
 
-    def _await_ready(
-        self, role: str, process: subprocess.Popen[bytes], deadline: float
-    ) -> Child:
+    def _await_ready(self, role: str, process: subprocess.Popen[bytes], deadline: float) -> Child:
         line = _read_line(process, deadline)
         try:
             ready = json.loads(line)

@@ -121,9 +121,7 @@ class Replayer:
             request.input_length, verified, int(good.sum()) * size, written * size, seconds
         )
 
-    def _check(
-        self, ids: NDArray[np.uint64], answers: Sequence[Hit | Miss]
-    ) -> NDArray[np.bool_]:
+    def _check(self, ids: NDArray[np.uint64], answers: Sequence[Hit | Miss]) -> NDArray[np.bool_]:
         """Which blocks hold what was written under their id; the others become errors."""
         whole = np.zeros(len(ids), np.bool_)
         for index, answer in enumerate(answers):
