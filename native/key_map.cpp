@@ -144,9 +144,22 @@ void KeyMap::intern(const KeyBatch& keys, std::int32_t* rows, bool* fresh) {
   }
 }
 
-void KeyMap::erase(std::int32_t row) {
+void KeyMap::erase(std::span<const std::int32_t> rows) {
+  std::array<std::uint32_t, kAhead> tags;
+  for (; !rows.empty(); rows = rows.subspan(std::min(kAhead, rows.size()))) {
+    const auto some = rows.first(std::min(kAhead, rows.size()));
+    for (const std::int32_t row : some) heap_.prefetch(at_[row]);
+    for (std::size_t i = 0; i < some.size(); i++) {
+      tags[i] = tag(key(some[i]));
+      index_.prefetch(tags[i]);
+    }
+    for (std::size_t i = 0; i < some.size(); i++) erase(some[i], tags[i]);
+  }
+}
+
+void KeyMap::erase(std::int32_t row, std::uint32_t row_tag) {
   const KeyHeap::At at = at_[row];
-  index_.erase(tag(heap_.key(at)), at);
+  index_.erase(row_tag, at);
   heap_.erase(at);
   at_[row] = 0;
   numbers_.give(row);

@@ -37,7 +37,7 @@ class KeyMap {
   void find(const KeyBatch& keys, std::int32_t* rows) const;
   // As find, making rows for absent keys; nothing stays changed when it throws TableFull.
   void intern(const KeyBatch& keys, std::int32_t* rows, bool* fresh);
-  void erase(std::int32_t row);
+  void erase(std::span<const std::int32_t> rows);  // live, each once
 
   bool live(std::int32_t row) const {
     return static_cast<std::uint32_t>(row) < static_cast<std::uint32_t>(numbers_.high()) &&
@@ -53,6 +53,7 @@ class KeyMap {
 
   std::uint32_t tag(std::string_view key) const;
   KeyHeap::At find(std::uint32_t tag, std::string_view key) const;
+  void erase(std::int32_t row, std::uint32_t tag);
   void ask_for(const KeyBatch& keys, std::size_t from, std::size_t to, std::uint32_t* tags) const;
 
   std::uint64_t seed_;  // drawn per table: clients cannot choose keys that collide

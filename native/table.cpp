@@ -117,12 +117,22 @@ std::string_view Table::key(std::int32_t row) const {
 std::string Table::keys(Rows rows, std::uint32_t* ends) const {
   check_live(rows, "rows");
   std::string blob;
-  for (std::size_t i = 0; i < rows.size(); i++) {
-    blob += keys_.key(rows[i]);
-    if (blob.size() > UINT32_MAX) throw std::invalid_argument("keys of over 4 GiB in one call");
-    ends[i] = static_cast<std::uint32_t>(blob.size());
-  }
+  for (std::size_t i = 0; i < rows.size(); i++) append_key(blob, rows[i], ends[i]);
   return blob;
+}
+
+std::string Table::parent_keys(Rows rows, std::uint32_t* ends) const {
+  check_live(rows, "rows");
+  std::string blob;
+  for (std::size_t i = 0; i < rows.size(); i++) append_key(blob, tree.parent[rows[i]], ends[i]);
+  return blob;
+}
+
+// No row, no bytes.
+void Table::append_key(std::string& blob, std::int32_t row, std::uint32_t& end) const {
+  if (row >= 0) blob += keys_.key(row);
+  if (blob.size() > UINT32_MAX) throw std::invalid_argument("keys of over 4 GiB in one call");
+  end = static_cast<std::uint32_t>(blob.size());
 }
 
 void Table::erase(Rows rows) {
@@ -136,10 +146,8 @@ void Table::erase(Rows rows) {
     }
     tree.marks.mark(row);
   }
-  for (const std::int32_t row : rows) {
-    tree.unlink(row);
-    keys_.erase(row);
-  }
+  for (const std::int32_t row : rows) tree.unlink(row);
+  keys_.erase(rows);
 }
 
 std::pair<Table::RowList, std::int64_t> Table::scan(std::int64_t start, std::int64_t max,

@@ -48,6 +48,7 @@ class Table {
   void intern(const KeyBatch& batch, std::int32_t* rows, bool* fresh);
   std::string_view key(std::int32_t row) const;
   std::string keys(Rows rows, std::uint32_t* ends) const;
+  std::string parent_keys(Rows rows, std::uint32_t* ends) const;
   void erase(Rows rows);
   // Live rows of [start, start + max) with the prefix, and where to go on (-1: the end).
   std::pair<RowList, std::int64_t> scan(std::int64_t start, std::int64_t max,
@@ -99,6 +100,7 @@ class Table {
   void check_listed(Rows rows, bool listed) const;
   std::int32_t check_list(std::int64_t list_id) const;
   void check_room(std::size_t more) const;
+  void append_key(std::string& blob, std::int32_t row, std::uint32_t& end) const;
   void reset(std::int32_t row);
   void touch_rows(const RowList& rows);
 

@@ -93,6 +93,13 @@ auto keys(const Table& table, nb::handle rows) {
   return std::pair(nb::bytes(blob.data(), blob.size()), ends.take());
 }
 
+auto parent_keys(const Table& table, nb::handle rows) {
+  const RowsArg of(rows, "rows");
+  ColumnOut<std::uint32_t> ends(of.size());
+  const std::string blob = table.parent_keys(of, ends.data());
+  return std::pair(nb::bytes(blob.data(), blob.size()), ends.take());
+}
+
 auto scan(const Table& table, std::int64_t start_row, std::int64_t rows_max, nb::bytes prefix) {
   const auto [rows, next] = table.scan(start_row, rows_max, {prefix.c_str(), prefix.size()});
   return std::pair(to_array(rows), next);
@@ -109,6 +116,7 @@ void bind_keys(nb::class_<Table>& table) {
           },
           "row"_a)
       .def("keys", &keys, "rows"_a)
+      .def("parent_keys", &parent_keys, "rows"_a)
       .def(
           "erase", [](Table& self, nb::handle rows) { self.erase(RowsArg(rows, "rows")); },
           "rows"_a)

@@ -317,6 +317,8 @@ class Table:
         """
     def key(self, row: int) -> bytes: ...
     def keys(self, rows: _I32) -> tuple[bytes, _U32]: ...
+    def parent_keys(self, rows: _I32) -> tuple[bytes, _U32]:
+        """The keys of the rows' parents as a blob and ends; no bytes where there is no parent."""
     def erase(self, rows: _I32) -> None:
         """Free rows and their keys, taking them from their parents.
 

@@ -182,7 +182,13 @@ class TableTwin:
         return self._keys[row]
 
     def keys(self, rows: Any) -> tuple[bytes, U32]:
-        keys = [self._keys[row] for row in self._live(rows)]
+        return self._joined(self._live(rows))
+
+    def parent_keys(self, rows: Any) -> tuple[bytes, U32]:
+        return self._joined([int(self._parent[row]) for row in self._live(rows)])
+
+    def _joined(self, rows: list[int]) -> tuple[bytes, U32]:
+        keys = [self._keys.get(row, b"") for row in rows]
         return b"".join(keys), np.cumsum([len(key) for key in keys], dtype=np.uint32)
 
     def erase(self, rows: Any) -> None:

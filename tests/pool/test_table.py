@@ -127,6 +127,7 @@ class TableAgainstTwin(RuleBasedStateMachine):
     def read_keys(self, draw: st.DataObject) -> None:
         rows = self.rows(draw)
         self.both("keys", rows)
+        self.both("parent_keys", rows)
         for row in rows.tolist():
             self.both("key", row)
 

@@ -81,18 +81,8 @@ class Rows:
         if rows.size == 0:
             return
         table = self.table
-        blob, ends = table.keys(rows)
-        parents = table.parent[rows]
-        named = parents >= 0
-        if named.all():
-            parent_blob, parent_ends = table.keys(parents)
-        else:
-            parent_blob, some = table.keys(parents[named])
-            lengths = np.zeros(rows.size, np.uint32)
-            lengths[named] = np.diff(some, prepend=np.uint32(0))
-            parent_ends = np.cumsum(lengths, dtype=np.uint32)
         self.events.add_keys(
-            kind, wall_ms, blob, ends, parent_blob, parent_ends, table.size[rows]
+            kind, wall_ms, *table.keys(rows), *table.parent_keys(rows), table.size[rows]
         )
 
     def drop(
