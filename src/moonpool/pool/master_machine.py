@@ -31,7 +31,6 @@ from moonpool.pool.master_waits import (
     RetireOrders,
     RetireWait,
 )
-from moonpool.pool.tombstones import Tomb, digest
 
 BATCH_MAX = 65_536  # keys in one request
 LIST_ROWS = 65_536  # rows looked at for one List
@@ -536,12 +535,19 @@ class MasterMachine:
                 self.nodes.bury_missed(one.segment, now)
                 if link.lost:
                     self._orders.finish(number, one.segment)
-        if self.recovering:
-            # A node not heard yet may hold a copy that nobody knows of.
+        if self._strangers(now):
+            # A node not heard yet may hold a copy, or an older value, that nobody knows of.
             versions = [(gone.key, gone.term, gone.sequence) for gone in removals]
             self.nodes.bury(versions, None, now)
         if wait.orders or not retirements:
             self._orders.start(wait)
+
+    def _strangers(self, now: float) -> bool:
+        """There may be nodes, older than this master, that it has not heard of."""
+        if self.config.grace_ms == 0 or self._recovery_until is None:
+            return self.config.grace_ms > 0
+        all_known = 0 < self._nodes_expected <= self.nodes.reported
+        return not all_known and now < self._recovery_until + self.config.forget_after_s
 
     def _list(
         self, session: int, request: int, call: m.List, now: float, wall_ms: int
@@ -699,20 +705,18 @@ class MasterMachine:
     def _adopted(self, session: int, call: m.Adopted, now: float, wall_ms: int) -> None:
         tombs = self.nodes.adopted(session, call, now, wall_ms)
         if tombs:
-            self._remove_dead(set(tombs), now, wall_ms)
+            self._remove_dead(now, wall_ms)
 
-    def _remove_dead(self, tombs: set[Tomb], now: float, wall_ms: int) -> None:
-        """Another node's inventory may have brought back what these say is removed."""
-        table = self.catalog.table
-        dead = np.array([tomb.sequence for tomb in tombs], np.uint64)
+    def _remove_dead(self, now: float, wall_ms: int) -> None:
+        """Another node's inventory may have brought back what new tombstones say is removed."""
+        table, covers = self.catalog.table, self.nodes.tombstones.covers
         cursor = 0
         while cursor >= 0:
             rows, cursor = self.catalog.scan(cursor, LIST_ROWS, b"")
-            rows = rows[np.isin(table.seq[rows], dead)]
             gone = [
                 row
                 for row in rows.tolist()
-                if Tomb(digest(table.key(row)), int(table.term[row]), int(table.seq[row])) in tombs
+                if covers(table.key(row), int(table.term[row]), int(table.seq[row]))
             ]
             if gone:
                 _, retirements = self.catalog.remove_rows(np.array(gone, np.int32), now, wall_ms)

@@ -243,15 +243,16 @@ class Nodes:
         self._forget_tombs(self.tombstones.reported(link.segment.id))
 
     def _removed(self, report: Report) -> Bool:
-        """Which reported versions a tombstone names."""
+        """Which reported versions a tombstone covers."""
         removed = np.zeros(report.slots.size, np.bool_)
         if len(self.tombstones):
-            dead = np.array(self.tombstones.sequences(), np.uint64)
-            starts = np.concatenate([[0], report.ends[:-1].astype(np.int64)])
-            for i in np.flatnonzero(np.isin(report.sequences, dead)):
-                key = report.blob[starts[i] : int(report.ends[i])]
-                tomb = Tomb(digest(key), int(report.terms[i]), int(report.sequences[i]))
-                removed[i] = tomb in self.tombstones
+            start = 0
+            columns = zip(
+                report.ends.tolist(), report.terms.tolist(), report.sequences.tolist(), strict=True
+            )
+            for i, (end, term, sequence) in enumerate(columns):
+                removed[i] = self.tombstones.covers(report.blob[start:end], term, sequence)
+                start = end
         return removed
 
     # Heartbeats.
