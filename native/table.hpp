@@ -79,6 +79,7 @@ class Table {
   void reserve_batch(Rows rows, std::span<const std::uint64_t> sizes, const Reservation& with);
   void commit_batch(const Commit& commit, std::uint8_t* status, std::int32_t* replicas);
 
+  bool live(std::int32_t row) const { return keys_.live(row); }
   std::size_t size() const { return keys_.size(); }
   std::size_t memory_bytes() const;
   std::size_t rows_max() const { return rows_max_; }

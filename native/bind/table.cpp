@@ -13,6 +13,9 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace moonpool {
+
+void bind_table_steps(nb::module_& m, nb::class_<Table>& table);
+
 namespace {
 
 using RowsArg = ColumnArg<std::int32_t>;
@@ -254,6 +257,7 @@ void bind_table(nb::module_& m) {
   bind_tree(table);
   bind_replicas(table);
   bind_steps(table);
+  bind_table_steps(m, table);
 }
 
 }  // namespace moonpool

@@ -261,6 +261,9 @@ _Bool = npt.NDArray[np.bool_]
 class TableFullError(Exception):
     """No row, replica row or key space is left."""
 
+def slots_vacant(by_slot: _I32, slots: _U32) -> bool:
+    """Each slot is in bounds, named once, and has -1 in `by_slot`."""
+
 class Table:
     """Rows of objects and of replicas, found by key, linked as trees and as recency lists.
 
@@ -403,6 +406,46 @@ class Table:
         and no change. The batch names parents first; the lists get children first, so that a root
         ends most recent; ancestors outside the batch are touched too when `touch_ancestors`.
         """
+
+    def collect_victims(
+        self,
+        candidates: _I32,
+        *,
+        segment: int,
+        bytes: int,
+        objects: int,
+        kept_flags: int,
+        kept_state: int,
+        chosen_flag: int,
+    ) -> tuple[_I32, _U32, _U64, _U64, _I32]:
+        """Closures (an object and all below it, children first) of candidate replicas, in order.
+
+        Stops once they free `bytes` and `objects` on `segment`. A closure with a row that has one
+        of `kept_flags` or is in `kept_state` is spared. Rows taken get `chosen_flag`; rows that
+        have it count as gone. Returns (rows back to back, end of each closure, bytes and objects
+        freed on the segment up to each closure, spared candidates).
+        """
+    def batch_parents(
+        self, rows: _I32, parent_of: _I32, outside: _I32, state: int
+    ) -> tuple[_I32, _U8]:
+        """The parent of each row by place: an earlier place, -1 none, -2 - j the row outside[j].
+
+        Returns (parent rows, verdicts): 0 fine, 1 malformed, 2 outside parent not in `state`.
+        """
+    def commit_ready(
+        self,
+        rows: _I32,
+        attempts: _U64,
+        *,
+        first: int,
+        count: int,
+        state_from: int,
+        state_to: int,
+        orphan_flag: int,
+    ) -> int:
+        """1: each row is named once, in `state_from`, has its attempt in [first, first + count),
+        and its parent is none, in `state_to` or named before it. 2: so, but a parent has
+        `orphan_flag` or a row has a child in `state_to`. Else 0."""
 
 # ---- transfer: block copies between mapped memory ----
 

@@ -16,9 +16,9 @@ from moonpool._core import Table
 from moonpool.core.errors import BadInput
 from moonpool.core.sections import MasterConfig
 from moonpool.pool import messages as m
-from moonpool.pool.catalog.admission import PutRequest
 from moonpool.pool.catalog.base import I32, NO_SEGMENT, CatalogConfig, Retirement
 from moonpool.pool.catalog.catalog import Catalog, Removal
+from moonpool.pool.catalog.reservations import PutRequest
 from moonpool.pool.catalog.settlement import CommitRequest, Ended
 from moonpool.pool.columns import check_ends, i32, u8, u16, u32, u64, unpack_keys
 from moonpool.pool.effects import Effect, Send

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from moonpool._core import Table
-from moonpool.pool.catalog.admission import Admitted, PutRequest
+from moonpool.pool.catalog.admission import Admitted
 from moonpool.pool.catalog.base import NO_SEGMENT, CatalogConfig, Expiry, Retirement
 from moonpool.pool.catalog.catalog import LISTS_PER_SEGMENT, Catalog
+from moonpool.pool.catalog.reservations import PutRequest
 from moonpool.pool.catalog.segments import Segment
 from moonpool.pool.catalog.settlement import CommitRequest, Settled
 from moonpool.pool.columns import pack_keys, u32

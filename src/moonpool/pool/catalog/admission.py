@@ -6,8 +6,7 @@ before anything is written, and evicted for just as far as the admitted keys nee
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,14 +22,13 @@ from moonpool.pool.catalog.base import (
     SHELTERED,
     U8,
     U16,
-    U32,
     U64,
     Bool,
     Placement,
     Retirement,
     SegmentFacts,
 )
-from moonpool.pool.catalog.reservations import Batch, Reservations
+from moonpool.pool.catalog.reservations import Batch, PutRequest, Reservations
 from moonpool.pool.catalog.rows import Rows
 from moonpool.pool.messages import PutStatus
 
@@ -56,29 +54,6 @@ _AFTER = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PutRequest:
-    """One reserve call, validated columns: n keys in one blob, `sizes` u64[n], `parent_of` i32[n]
-    (index of an earlier key, -1 none, -2-j outside parent j)."""
-
-    owner: int
-    blob: bytes
-    ends: U32
-    sizes: U64
-    parent_of: I32
-    outside_blob: bytes
-    outside_ends: U32
-    replicas: int = 1
-    min_replicas: int = 1
-    pin: int = 0
-    expiry_ms: int = 0
-    tenant: int = 0
-    chain: bool = False
-    replace: bool = False
-    prefer_segment: int = -1
-    host_id: str = ""
-
-
 class Admitted(NamedTuple):
     """`segments` u16[n, replicas], NO_SEGMENT where there is none; `retirements` of what went."""
 
@@ -101,22 +76,34 @@ class Admission:
         self.evictions = 0
 
     def admit(
-        self, put: PutRequest, draws: Sequence[float], now: float, wall_ms: int, foreign: Bool
+        self, put: PutRequest, draw: Callable[[], float], now: float, wall_ms: int, foreign: Bool
     ) -> Admitted:
-        """`draws`: randomness, at least one number in [0, 1). `foreign` bool[n]: keys that are
-        kept for somebody else who inherits them (empty: none)."""
+        """`draw` gives random numbers in [0, 1). `foreign` bool[n]: keys that are kept for
+        somebody else who inherits them (empty: none)."""
         n = put.ends.size
         table = self._rows.table
-        made_room = self._make_row_room(n, wall_ms, now)
+        made_room = []
+        if len(table) + n > table.rows_max:
+            made_room = self._make_row_room(n, wall_ms, now)
         try:
             rows, fresh = table.intern(put.blob, put.ends)
         except TableFullError:
             status = np.full(n, _FULL, np.uint8)
             return self._none(put, status, np.full(n, -1, np.int32), made_room)
+        outside = np.zeros(0, np.int32)
+        if put.outside_ends.size:
+            outside = table.find(put.outside_blob, put.outside_ends)
+        parents, verdicts = table.batch_parents(rows, put.parent_of, outside, COMMITTED)
+        if fresh.all() and not foreign.size and not verdicts.any():
+            admitted = self._admit_whole(put, rows, parents, draw, now)
+            if admitted is not None:
+                return admitted._replace(retirements=made_room)
         status = self._who_may(put, rows, fresh, wall_ms)
         if foreign.size:
             status[foreign & (status == _GRANTED)] = _IN_FLIGHT
-        parents = self._parents(put, rows, status)
+        may = status == _GRANTED
+        status[may & (verdicts == 1)] = _INVALID
+        status[may & (verdicts == 2)] = _PARENT_MISSING
         if (status > _EXISTS).any():
             self._spread(put, status)
         self._link(put, rows, parents, status)
@@ -128,17 +115,52 @@ class Admission:
         if wanted.size == 0:
             self._clean(rows)
             return self._none(put, status, rows, made_room)
-        targets, retirements = self._place(put, rows, parents, status, wanted, draws, now, wall_ms)
+        targets, retirements = self._place(put, rows, parents, status, wanted, draw, now, wall_ms)
         retirements = made_room + retirements
         granted = wanted[status[wanted] == _GRANTED]
         if granted.size == 0:
             self._clean(rows)
             return self._none(put, status, rows, retirements)
         attempts = np.zeros(n, np.uint64)
-        attempts[granted] = self._promise(put, rows, parents, granted, targets, now)
+        replacing = table.state[rows[granted]] == COMMITTED
+        attempts[granted] = self._promise(put, rows, parents, granted, targets, now, replacing)
+        if granted.size == n and put.replicas == 1 and (targets == targets[0, 0]).all():
+            self._mark_whole(put, int(attempts[0]), int(targets[0, 0]), sum(put.sizes.tolist()))
         if granted.size < n:
             self._clean(rows)
         return Admitted(status, rows, attempts, targets, retirements)
+
+    def _admit_whole(
+        self, put: PutRequest, rows: I32, parents: I32, draw: Callable[[], float], now: float
+    ) -> Admitted | None:
+        """The usual batch: all keys new, one copy, room for all on one segment. None: not so."""
+        table, n = self._rows.table, rows.size
+        facts = self._rows.segments.facts()
+        if put.replicas != 1 or not facts or not 0 < n <= self._reservations.left:
+            return None
+        total = sum(put.sizes.tolist())
+        chosen = self._placement.targets(
+            facts, total, 1, put.host_id, put.prefer_segment, draw(), False
+        )
+        if not chosen or self._rows.segments[chosen[0]].free_slots < n:
+            return None
+        if not table.set_parent(rows, parents).all():
+            return None
+        self._rows.segments[chosen[0]].promise(total, n)
+        targets = np.full((n, 1), chosen[0], np.uint16)
+        everything = slice(None)
+        attempts = self._promise(
+            put, rows, parents, everything, targets, now, np.zeros(n, np.bool_)
+        )
+        self._mark_whole(put, int(attempts[0]), chosen[0], total)
+        return Admitted(np.zeros(n, np.uint8), rows, attempts, targets, [])
+
+    def _mark_whole(self, put: PutRequest, first: int, segment: int, total: int) -> None:
+        """All of the call was granted on one segment: its commit may be, too."""
+        batch = self._reservations.get(first)
+        assert batch is not None, first
+        if not batch.mixed:
+            batch.source, batch.segment, batch.total_bytes = put, segment, total
 
     def _none(
         self, put: PutRequest, status: U8, rows: I32, retirements: list[Retirement]
@@ -168,8 +190,6 @@ class Admission:
     # Who may write.
 
     def _who_may(self, put: PutRequest, rows: I32, fresh: Bool, wall_ms: int) -> U8:
-        if fresh.all():
-            return np.zeros(rows.size, np.uint8)
         store = self._rows
         status = np.zeros(rows.size, np.uint8)
         if not put.replace:
@@ -187,34 +207,6 @@ class Admission:
             again[first] = False
             status[again & (status == _GRANTED)] = _IN_FLIGHT
         return status
-
-    def _parents(self, put: PutRequest, rows: I32, status: U8) -> I32:
-        """Row of each key's parent, -1 none. Marks keys whose parent is missing or malformed."""
-        parent_of = put.parent_of
-        parents = np.full(rows.size, -1, np.int32)
-        inside = parent_of >= 0
-        if inside.any():
-            bad = parent_of >= np.arange(rows.size)
-            if bad.any():
-                status[bad & (status == _GRANTED)] = _INVALID
-                inside &= ~bad
-            parents[inside] = rows[parent_of[inside]]
-        outside = parent_of <= -2
-        if outside.any():
-            named = -2 - parent_of[outside]
-            bad = named >= put.outside_ends.size
-            found = np.full(named.size, -1, np.int32)
-            if put.outside_ends.size:
-                known = self._rows.table.find(put.outside_blob, put.outside_ends)
-                found[~bad] = known[named[~bad]]
-            missing = (found < 0) | (self._rows.table.state[found] != COMMITTED)
-            places = np.flatnonzero(outside)
-            parents[places] = found
-            lost = places[missing]
-            status[lost[status[lost] == _GRANTED]] = _PARENT_MISSING
-            lost = places[bad]
-            status[lost[status[lost] == _PARENT_MISSING]] = _INVALID
-        return parents
 
     def _spread(self, put: PutRequest, status: U8) -> None:
         """A key cannot be written when its parent, or its predecessor in a chain, cannot."""
@@ -247,7 +239,7 @@ class Admission:
         parents: I32,
         status: U8,
         wanted: I32,
-        draws: Sequence[float],
+        draw: Callable[[], float],
         now: float,
         wall_ms: int,
     ) -> tuple[U16, list[Retirement]]:
@@ -263,7 +255,7 @@ class Admission:
             status[wanted[too_big]] = _TOO_BIG
             self._spread(put, status)
             wanted = wanted[status[wanted] == _GRANTED]
-        placing = _Placing(self, put, facts, targets, wanted, draws)
+        placing = _Placing(self, put, facts, targets, wanted, draw)
         placing.with_room()
         retirements: list[Retirement] = []
         if placing.left():
@@ -293,17 +285,24 @@ class Admission:
     # The promise.
 
     def _promise(
-        self, put: PutRequest, rows: I32, parents: I32, granted: I32, targets: U16, now: float
+        self,
+        put: PutRequest,
+        rows: I32,
+        parents: I32,
+        granted: I32 | slice,
+        targets: U16,
+        now: float,
+        replacing: Bool,
     ) -> U64:
         """Record the reservation (its bytes are promised already); attempts of the granted keys."""
         store = self._rows
         table = store.table
         mine = rows[granted]
-        replacing = table.state[mine] == COMMITTED
+        mixed = bool(replacing.any())
         first = self.next_sequence
         self.next_sequence += mine.size
         attempts = np.arange(first, first + mine.size, dtype=np.uint64)
-        if replacing.any():
+        if mixed:
             table.attempt[mine] = attempts
             table.flags[mine[replacing]] |= IN_FLIGHT
             table.state[mine[~replacing]] = RESERVED
@@ -321,7 +320,6 @@ class Admission:
                 wanted=put.replicas,
                 pin=put.pin,
             )
-        store.batch_of[mine] = first
         if put.expiry_ms:
             store.may_expire = True
         self._reservations.add(
@@ -341,6 +339,8 @@ class Admission:
                 pin=put.pin,
                 tenant=put.tenant,
                 expiry_ms=put.expiry_ms,
+                mixed=mixed,
+                source=None,
             )
         )
         return attempts
@@ -356,7 +356,7 @@ class _Placing:
         facts: Sequence[SegmentFacts],
         targets: U16,
         wanted: I32,
-        draws: Sequence[float],
+        draw: Callable[[], float],
     ) -> None:
         self._admission = admission
         self._rows = admission._rows
@@ -367,8 +367,7 @@ class _Placing:
         self._sizes = put.sizes[wanted]
         self._next = 0
         self._failed: list[int] = []  # places given up
-        self._draws = draws
-        self._drawn = 0
+        self._draw = draw
 
     def left(self) -> bool:
         return self._next < self._wanted.size
@@ -378,8 +377,6 @@ class _Placing:
         return self._failed + rest
 
     def _choose(self, size: int, evicting: bool) -> list[int]:
-        draw = self._draws[self._drawn % len(self._draws)]
-        self._drawn += 1
         put = self._put
         return self._admission._placement.targets(
             self._facts,
@@ -387,7 +384,7 @@ class _Placing:
             put.replicas,
             put.host_id,
             put.prefer_segment,
-            draw,
+            self._draw(),
             evicting,
         )
 

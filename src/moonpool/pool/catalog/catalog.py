@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moonpool._core import Table
-from moonpool.pool.catalog.admission import Admission, Admitted, PutRequest
+from moonpool.pool.catalog.admission import Admission, Admitted
 from moonpool.pool.catalog.base import (
     COMMITTED,
     I32,
@@ -31,12 +31,11 @@ from moonpool.pool.catalog.base import (
 )
 from moonpool.pool.catalog.inventory import Inventory
 from moonpool.pool.catalog.placement import LocalFirst
-from moonpool.pool.catalog.reservations import Batch, Reservations
+from moonpool.pool.catalog.reservations import Batch, PutRequest, Reservations
 from moonpool.pool.catalog.rows import Rows
 from moonpool.pool.catalog.settlement import CommitRequest, Ended, Settled, Settlement
 from moonpool.pool.messages import LookupStatus
 
-DRAWS = 16
 LISTS_PER_SEGMENT = 2  # its objects and its orphans
 SWEEP_ROWS = 16_384
 
@@ -107,9 +106,8 @@ class Catalog:
 
     def reserve(self, put: PutRequest, now: float, wall_ms: int) -> Admitted:
         """Ask for the right to write a batch; see `Admission`. ValueError for malformed keys."""
-        draws = [self._random.random() for _ in range(DRAWS)]
         foreign = self._foreign(put, now) if self.heirs else np.zeros(0, np.bool_)
-        admitted = self.admission.admit(put, draws, now, wall_ms, foreign)
+        admitted = self.admission.admit(put, self._random.random, now, wall_ms, foreign)
         if self.heirs:
             self._inherit(put, admitted)
         return admitted
@@ -150,6 +148,7 @@ class Catalog:
         self.segments[failed].release(size, 1)
         target = chosen[0] if chosen else NO_SEGMENT
         batch.segments[place, columns[0]] = target
+        batch.source = None
         if chosen:
             self.segments[target].promise(size, 1)
         return target

@@ -10,9 +10,7 @@ from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
 
-import numpy as np
-
-from moonpool.pool.catalog.base import U32, U64
+from moonpool.pool.catalog.base import I32, U32, U64
 from moonpool.pool.messages import Event
 
 
@@ -28,6 +26,7 @@ class _Record:
     parent_blob: bytes = b""
     parent_ends: U32 | None = None  # equal neighbours: no parent
     sizes: U64 | None = None
+    parent_of: I32 | None = None  # instead: place in `ends`, -1 none, -2-j place j in `parent_ends`
 
     def event(self, term: int, sequence: int) -> Event:
         i = sequence - self.first
@@ -36,11 +35,19 @@ class _Record:
             sequence=sequence,
             kind=self.kind,
             key=_part(self.blob, self.ends, i),
-            parent=_part(self.parent_blob, self.parent_ends, i),
+            parent=self._parent(i),
             size=0 if self.sizes is None else int(self.sizes[i]),
             node=self.node,
             wall_ms=self.wall_ms,
         )
+
+    def _parent(self, i: int) -> bytes:
+        if self.parent_of is None:
+            return _part(self.parent_blob, self.parent_ends, i)
+        place = int(self.parent_of[i])
+        if place >= 0:
+            return _part(self.blob, self.ends, place)
+        return b"" if place == -1 else _part(self.parent_blob, self.parent_ends, -2 - place)
 
 
 def _part(blob: bytes, ends: U32 | None, i: int) -> bytes:
@@ -81,13 +88,15 @@ class EventLog:
         parent_blob: bytes,
         parent_ends: U32,
         sizes: U64,
+        parent_of: I32 | None = None,
     ) -> None:
-        """One event per key, in order."""
+        """One event per key, in order. Without `parent_of` there is one parent end per key; with
+        it parents are named as in Reserve. The columns are kept, not copied."""
         if ends.size:
             self._append(
                 _Record(
                     *(self.next_sequence, int(ends.size), kind, "", wall_ms),
-                    *(blob, ends, parent_blob, parent_ends, sizes),
+                    *(blob, ends, parent_blob, parent_ends, sizes, parent_of),
                 )
             )
 
@@ -117,7 +126,3 @@ class EventLog:
 
     def __len__(self) -> int:
         return self._kept
-
-
-def no_parents(count: int) -> tuple[bytes, U32]:
-    return b"", np.zeros(count, np.uint32)

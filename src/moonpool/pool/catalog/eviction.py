@@ -7,7 +7,6 @@ in-flight member keeps the whole closure. Nothing is chosen beyond what is neede
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from moonpool.pool.catalog.base import (
     I32,
     KEPT,
     RESERVED,
+    U32,
     U64,
     EvictionPolicy,
 )
@@ -62,30 +62,36 @@ def policy_named(name: str, table: Table, orphans_from: int) -> EvictionPolicy:
     return POLICIES[name](table, orphans_from)
 
 
-@dataclass(slots=True)
 class Victims:
-    """Closures in the order they go. `freed_*` count, on the segment, up to each closure's end."""
+    """Closures in the order they go, and what each frees on the segment that needs room."""
 
-    closures: list[I32] = field(default_factory=list)
-    freed_bytes: list[int] = field(default_factory=list)
-    freed_objects: list[int] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.size = 0
+        self.objects = 0
+        # Per batch of candidates: rows, ends of closures, bytes and objects freed up to each.
+        self._parts: list[tuple[I32, U32, U64, U64]] = []
+
+    def extend(self, rows: I32, ends: U32, freed_bytes: U64, freed_objects: U64) -> None:
+        if rows.size:
+            base_bytes, base_objects = np.uint64(self.size), np.uint64(self.objects)
+            part = (rows, ends, freed_bytes + base_bytes, freed_objects + base_objects)
+            self._parts.append(part)
+            self.size, self.objects = int(part[2][-1]), int(part[3][-1])
+
+    def chosen(self) -> I32:
+        return np.concatenate([np.zeros(0, np.int32), *(part[0] for part in self._parts)])
 
     def rows(self, size: int, objects: int) -> I32:
         """The rows of the leading closures that together free `size` bytes and `objects` slots."""
-        if size <= 0 and objects <= 0:
-            return np.zeros(0, np.int32)
-        for i, (freed, slots) in enumerate(zip(self.freed_bytes, self.freed_objects, strict=True)):
-            if freed >= size and slots >= objects:
-                return np.concatenate(self.closures[: i + 1])
-        raise AssertionError(f"{size} bytes and {objects} objects asked of {self}")
-
-    @property
-    def size(self) -> int:
-        return self.freed_bytes[-1] if self.freed_bytes else 0
-
-    @property
-    def objects(self) -> int:
-        return self.freed_objects[-1] if self.freed_objects else 0
+        taken = [np.zeros(0, np.int32)]
+        need = (np.uint64(max(size, 0)), np.uint64(max(objects, 0)))
+        if size > 0 or objects > 0:
+            for rows, ends, freed_bytes, freed_objects in self._parts:
+                enough = np.flatnonzero((freed_bytes >= need[0]) & (freed_objects >= need[1]))
+                taken.append(rows[: int(ends[enough[0]])] if enough.size else rows)
+                if enough.size:
+                    break
+        return np.concatenate(taken)
 
 
 class Evictor:
@@ -100,42 +106,23 @@ class Evictor:
         victims = Victims()
         spared: list[I32] = []
         for batch in self._policy.candidates(segment):
-            done = self._collect(batch, segment, size, objects, victims, spared)
-            if done or len(spared) > SPARED_MAX:
+            if victims.size >= size and victims.objects >= objects:
                 break
-        for closure in victims.closures:
-            self._table.flags[closure] &= 0xFF ^ CHOSEN
+            rows, ends, freed_bytes, freed_objects, stay = self._table.collect_victims(
+                batch,
+                segment=segment,
+                bytes=max(size - victims.size, 0),
+                objects=max(objects - victims.objects, 0),
+                kept_flags=KEPT,
+                kept_state=RESERVED,
+                chosen_flag=CHOSEN,
+            )
+            victims.extend(rows, ends, freed_bytes, freed_objects)
+            if stay.size:
+                spared.append(stay)
+                if sum(one.size for one in spared) >= SPARED_MAX:
+                    break
+        self._table.flags[victims.chosen()] &= 0xFF ^ CHOSEN
         if spared:
             self._policy.spared(np.concatenate(spared))
         return victims
-
-    def _collect(
-        self,
-        batch: I32,
-        segment: int,
-        size: int,
-        objects: int,
-        victims: Victims,
-        spared: list[I32],
-    ) -> bool:
-        table = self._table
-        for replica in batch:
-            if victims.size >= size and victims.objects >= objects:
-                return True
-            row = table.replica_object[replica]
-            if table.flags[row] & CHOSEN:
-                continue
-            closure = table.descendants(np.array([row], np.int32))
-            flags = table.flags[closure]
-            if (flags & KEPT).any() or (table.state[closure] == RESERVED).any():
-                spared.append(np.array([replica], np.int32))
-                continue
-            closure = closure[(flags & CHOSEN) == 0]
-            table.flags[closure] |= CHOSEN
-            counts, replicas = table.replicas_of(closure)
-            here = table.replica_segment[replicas] == segment
-            freed = np.repeat(table.size[closure], counts)[here]
-            victims.closures.append(closure)
-            victims.freed_bytes.append(victims.size + int(freed.sum()))
-            victims.freed_objects.append(victims.objects + int(here.sum()))
-        return victims.size >= size and victims.objects >= objects

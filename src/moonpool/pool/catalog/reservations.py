@@ -11,7 +11,30 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from moonpool.pool.catalog.base import I32, U16, U64, Bool, Index
+from moonpool.pool.catalog.base import I32, U16, U32, U64, Bool, Index
+
+
+@dataclass(frozen=True, slots=True)
+class PutRequest:
+    """One reserve call, validated columns: n keys in one blob, `sizes` u64[n], `parent_of` i32[n]
+    (index of an earlier key, -1 none, -2-j outside parent j)."""
+
+    owner: int
+    blob: bytes
+    ends: U32
+    sizes: U64
+    parent_of: I32
+    outside_blob: bytes
+    outside_ends: U32
+    replicas: int = 1
+    min_replicas: int = 1
+    pin: int = 0
+    expiry_ms: int = 0
+    tenant: int = 0
+    chain: bool = False
+    replace: bool = False
+    prefer_segment: int = -1
+    host_id: str = ""
 
 
 @dataclass(slots=True)
@@ -33,6 +56,15 @@ class Batch:
     pin: int
     tenant: int
     expiry_ms: int
+    mixed: bool  # some key replaces
+    source: PutRequest | None  # when the whole call was granted on one segment, one copy each:
+    segment: int = -1  # that segment
+    total_bytes: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Granted as a whole, on one segment, and nothing of it is settled yet."""
+        return self.source is not None and self.open_count == self.rows.size
 
 
 class Reservations:
@@ -81,6 +113,12 @@ class Reservations:
         self.keys -= len(places)
         if batch.open_count == 0:
             self._forget(batch)
+
+    def close_whole(self, batch: Batch) -> None:
+        """The same for a batch of which nothing was settled before."""
+        self.keys -= batch.open_count
+        batch.open_count = 0
+        self._forget(batch)
 
     def _forget(self, batch: Batch) -> None:
         del self._batches[batch.first]

@@ -46,7 +46,6 @@ class Rows:
         self.events = EventLog(config.events_max, term)
         self.leases = Leases(table, config.leases_max, config.lease_ms_max)
         self.rebuilding = False  # during a rebuild nobody is an orphan
-        self.batch_of: U64 = np.zeros(config.rows_max, np.uint64)
         self.may_expire = False  # some object has a TTL
         self.objects = 0
         self._mark: Bool = np.zeros(config.rows_max, np.bool_)

@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from moonpool._core import slots_vacant
 from moonpool.pool.catalog.base import (
     COMMITTED,
     GHOST,
     I32,
     IN_FLIGHT,
     NO_SEGMENT,
+    ORPHAN,
     PIN_HARD,
     PINNED,
     RESERVED,
@@ -38,6 +40,7 @@ _COMMITTED = int(PutStatus.COMMITTED)
 _GONE = int(PutStatus.GONE)
 _PARENT_MISSING = int(PutStatus.PARENT_MISSING)
 _STALE_TERM = int(PutStatus.STALE_TERM)
+WITH_FAMILY = 2  # answer of `commit_ready`
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,12 @@ class Settlement:
     def commit(self, call: CommitRequest, now: float, wall_ms: int) -> Settled:
         table = self._rows.table
         m = call.rows.size
+        if m and call.term == self._rows.term:
+            batch = self._reservations.find(int(call.attempts[0]))
+            if batch is not None and batch.whole and batch.rows.size == m:
+                whole = self._commit_whole(batch, call, wall_ms)
+                if whole is not None:
+                    return whole
         status = np.full(m, _GONE, np.uint8)
         inside = (call.rows >= 0) & (call.rows < table.rows_max)
         safe = call.rows if inside.all() else np.where(inside, call.rows, 0).astype(np.int32)
@@ -111,6 +120,55 @@ class Settlement:
         if refused.size:
             ended = self.end(call.rows[refused], call.attempts[refused], now)
         return Settled(status, call.rows[done], settled, ended.expiries, ended.keys)
+
+    def _commit_whole(self, batch: Batch, call: CommitRequest, wall_ms: int) -> Settled | None:
+        """The usual commit: all of a batch that was granted as a whole, one copy each on the one
+        segment promised, into slots that hold nothing. None: not so."""
+        rows, table, m = self._rows, self._rows.table, call.rows.size
+        segment = rows.segments[batch.segment]
+        if (
+            call.counts.tobytes() != b"\x01" * m
+            or call.segments.tobytes() != segment.id.to_bytes(2, "little") * m
+            or not slots_vacant(segment.by_slot, call.slots)
+        ):
+            return None
+        ready = table.commit_ready(
+            call.rows,
+            call.attempts,
+            first=batch.first,
+            count=m,
+            state_from=RESERVED,
+            state_to=COMMITTED,
+            orphan_flag=ORPHAN,
+        )
+        if not ready:
+            return None
+        status, replicas = table.commit_batch(
+            call.rows,
+            call.attempts,
+            call.segments,
+            call.slots,
+            call.generations,
+            call.crcs,
+            state_from=RESERVED,
+            state_to=COMMITTED,
+            touch_ancestors=rows.policy.touches_ancestors,
+        )
+        segment.add(replicas, call.slots, batch.total_bytes)
+        segment.release(batch.total_bytes, m)
+        rows.objects += m
+        self._reservations.close_whole(batch)
+        if batch.pin == PIN_HARD:
+            table.flags[call.rows] |= PINNED
+        put = batch.source
+        assert put is not None
+        rows.events.add_keys(
+            *("put", wall_ms, put.blob, put.ends, put.outside_blob, put.outside_ends),
+            *(put.sizes, put.parent_of),
+        )
+        if ready == WITH_FAMILY:
+            rows.place_family(call.rows)
+        return Settled(status + np.uint8(_COMMITTED), call.rows, [], [], [])
 
     def _check_parents(self, checked: _Checked, status: U8) -> None:
         """A key is visible only after its parent: refused with it when the parent is refused."""
@@ -143,7 +201,7 @@ class Settlement:
         retirements = rows.detach(replaced, now)
         rows.objects += mine.size - replaced.size
         for batch, where in checked.batches:
-            if batch.replacing.any():
+            if batch.mixed:
                 self._fill(batch, mine[where], checked.parents[where])
         status, replicas = table.commit_batch(
             checked.owners,
@@ -282,7 +340,7 @@ class _Checked:
         self._check_replicas(rows)
 
     def _find_batches(self, rows: Rows, reservations: Reservations) -> None:
-        firsts = rows.batch_of[self.rows]
+        firsts = np.array([_batch_of(reservations, a) for a in self.attempts.tolist()], np.uint64)
         self.indexes = (self.attempts - firsts).astype(np.int64)
         self.parents = np.full(self.rows.size, -1, np.int32)
         self.batches: list[tuple[Batch, slice | Index]] = []
@@ -361,6 +419,12 @@ class _Checked:
 
     def owner_crcs(self) -> U32:
         return self.crcs if self.single else self.crcs[self.owner_index]
+
+
+def _batch_of(reservations: Reservations, attempt: int) -> int:
+    batch = reservations.find(attempt)
+    assert batch is not None, attempt
+    return batch.first
 
 
 def _first_of_each(values: Index) -> Bool:

@@ -1,0 +1,117 @@
+#include "table_steps.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace moonpool {
+namespace {
+
+bool kept(const Table& table, const Table::RowList& closure, const VictimRules& rules) {
+  return std::ranges::any_of(closure, [&](std::int32_t row) {
+    return (table.flags[row] & rules.kept_flags) != 0 || table.state[row] == rules.kept_state;
+  });
+}
+
+bool has_child_in(const Table& table, std::int32_t row, std::uint8_t state) {
+  for (std::int32_t at = table.tree.first_child[row]; at >= 0; at = table.tree.next_sibling[at]) {
+    if (table.state[at] == state) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Victims collect_victims(Table& table, Table::Rows candidates, const VictimRules& rules) {
+  Victims victims;
+  std::uint64_t bytes = 0, objects = 0;
+  for (const std::int32_t replica : candidates) {
+    if (!table.replicas.live(replica)) throw std::out_of_range("candidates: not a live replica");
+  }
+  for (const std::int32_t replica : candidates) {
+    if (bytes >= rules.bytes && objects >= rules.objects) break;
+    const std::int32_t row = table.replicas.object[replica];
+    if ((table.flags[row] & rules.chosen_flag) != 0) continue;
+    const Table::RowList closure = table.tree.descendants({&row, 1});
+    if (kept(table, closure, rules)) {
+      victims.spared.push_back(replica);
+      continue;
+    }
+    for (const std::int32_t member : closure) {
+      if ((table.flags[member] & rules.chosen_flag) != 0) continue;
+      table.flags[member] |= rules.chosen_flag;
+      victims.rows.push_back(member);
+      for (std::int32_t at = table.replicas.head[member]; at >= 0; at = table.replicas.next[at]) {
+        if (table.replicas.segment[at] != rules.segment) continue;
+        bytes += table.object_size[member];
+        objects++;
+      }
+    }
+    victims.ends.push_back(static_cast<std::uint32_t>(victims.rows.size()));
+    victims.freed_bytes.push_back(bytes);
+    victims.freed_objects.push_back(objects);
+  }
+  return victims;
+}
+
+void batch_parents(const Table& table, Table::Rows rows, std::span<const std::int32_t> parent_of,
+                   std::span<const std::int32_t> outside, std::uint8_t state, std::int32_t* parents,
+                   std::uint8_t* verdicts) {
+  if (rows.size() != parent_of.size()) throw std::invalid_argument("columns differ in length");
+  for (std::size_t i = 0; i < rows.size(); i++) {
+    const std::int64_t place = parent_of[i];
+    parents[i] = -1;
+    verdicts[i] = kParentFine;
+    if (place >= 0) {
+      if (place < static_cast<std::int64_t>(i)) {
+        parents[i] = rows[static_cast<std::size_t>(place)];
+      } else {
+        verdicts[i] = kParentMalformed;
+      }
+    } else if (place < -1) {
+      const auto j = static_cast<std::size_t>(-2 - place);
+      if (j >= outside.size()) {
+        verdicts[i] = kParentMalformed;
+      } else if (!table.live(outside[j]) || table.state[outside[j]] != state) {
+        verdicts[i] = kParentMissing;
+      } else {
+        parents[i] = outside[j];
+      }
+    }
+  }
+}
+
+Readiness commit_ready(Table& table, Table::Rows rows, std::span<const std::uint64_t> attempts,
+                       const ReadyRules& rules) {
+  if (rows.size() != attempts.size()) throw std::invalid_argument("columns differ in length");
+  Readiness answer = kReady;
+  table.tree.marks.begin();
+  for (std::size_t i = 0; i < rows.size(); i++) {
+    const std::int32_t row = rows[i];
+    if (!table.live(row) || table.state[row] != rules.state_from) return kNotReady;
+    if (table.attempt[row] != attempts[i] || attempts[i] - rules.first >= rules.count) {
+      return kNotReady;
+    }
+    const std::int32_t parent = table.tree.parent[row];
+    if (parent >= 0 && !table.tree.marks.seen(parent)) {
+      if (table.state[parent] != rules.state_to) return kNotReady;
+      if ((table.flags[parent] & rules.orphan_flag) != 0) answer = kReadyWithFamily;
+    }
+    if (!table.tree.marks.mark(row)) return kNotReady;
+    if (has_child_in(table, row, rules.state_to)) answer = kReadyWithFamily;
+  }
+  return answer;
+}
+
+bool slots_vacant(std::span<const std::int32_t> by_slot, std::span<const std::uint32_t> slots) {
+  for (const std::uint32_t slot : slots) {
+    if (slot >= by_slot.size() || by_slot[slot] >= 0) return false;
+  }
+  if (std::ranges::is_sorted(slots, std::ranges::less_equal{})) {
+    return std::ranges::adjacent_find(slots) == slots.end();
+  }
+  std::vector<std::uint32_t> sorted(slots.begin(), slots.end());
+  std::ranges::sort(sorted);
+  return std::ranges::adjacent_find(sorted) == sorted.end();
+}
+
+}  // namespace moonpool
