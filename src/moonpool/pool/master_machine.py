@@ -407,7 +407,9 @@ class MasterMachine:
         rows, attempts, failed = i32(call.row), u64(call.attempt), u16(call.failed)
         if not rows.size == attempts.size == failed.size:
             raise BadInput(f"reoffer of {rows.size} rows and {attempts.size} attempts")
-        offers = self.catalog.reoffer(rows, attempts, failed, self._sessions[session].host_id)
+        host_id = self._sessions[session].host_id
+        offers, expiries = self.catalog.reoffer(rows, attempts, failed, host_id)
+        self.nodes.expire(expiries)
         return m.Reoffered(offers.tobytes(), self.nodes.topology_version)
 
     def _ended(self, ended: Ended, now: float) -> None:

@@ -10,8 +10,9 @@ read that memory.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
@@ -30,6 +31,7 @@ from moonpool.pool.tombstones import DIGEST_BYTES, Tomb, Tombstones, digest
 
 _SEALED = 1
 SLOTS_MAX = 1 << 28
+MISSED_MAX = 4096  # expiries kept for a node that is away
 FORGET_ROWS = 32_768  # replicas of a forgotten node dropped at one time
 
 
@@ -55,6 +57,7 @@ class NodeLink:
     away_since: float = 0.0
     reported_at: float = 0.0  # when the last heartbeat came
     usage: dict[str, int] | None = None
+    missed: deque[Expiry] = field(default_factory=lambda: deque(maxlen=MISSED_MAX))
 
     @property
     def heard(self) -> bool:
@@ -195,6 +198,8 @@ class Nodes:
         link.state = LinkState.REPORTING
         link.segment.open = link.segment.known
         self._heard(link, now)
+        missed, link.missed = list(link.missed), deque(maxlen=MISSED_MAX)
+        self.expire(missed)
         tombs = self._tombs_of(call)
         self._bury(tombs, None, now)
         self._send_tombs(link, self.tombstones.all(), [])
@@ -405,7 +410,10 @@ class Nodes:
     def expire(self, expiries: list[Expiry]) -> None:
         for one in expiries:
             link = self.links[one.segment]
-            if link.session is not None:
+            if link.session is None or link.state is LinkState.ADOPTING:
+                # It would not obey yet: told once it is adopted.
+                link.missed.append(one)
+            else:
                 terms = np.full(one.sequences.size, one.term, np.uint64)
                 message = m.Expire(
                     one.segment, self._catalog.term, terms.tobytes(), one.sequences.tobytes()

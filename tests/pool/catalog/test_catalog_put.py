@@ -294,8 +294,11 @@ def test_attempts_of_two_reservations_commit_together(pool: Pool) -> None:
 def test_reoffer_moves_the_promise(pool: Pool) -> None:
     pool.add_segment(100)
     admitted = pool.reserve([b"a"], 7, prefer=0)
-    offers = pool.catalog.reoffer(admitted.rows, admitted.attempts, np.array([0], np.uint16), "h0")
+    offers, expiries = pool.catalog.reoffer(admitted.rows, admitted.attempts, np.array([0], np.uint16), "h0")
     assert offers.tolist() == [1]
+    assert [(e.segment, e.sequences.tolist()) for e in expiries] == [
+        (0, admitted.attempts.tolist())
+    ]
     assert [s.promised_bytes for s in pool.catalog.segments] == [0, 7]
     admitted.segments[0, 0] = 1
     assert pool.commit(pool.sealed(admitted)).status.tolist() == [PutStatus.COMMITTED]
@@ -305,7 +308,10 @@ def test_reoffer_moves_the_promise(pool: Pool) -> None:
 def test_reoffer_of_what_is_not_open_or_not_promised_is_refused(pool: Pool) -> None:
     admitted = pool.reserve([b"a"], 7)
     rows, attempts = admitted.rows, admitted.attempts
-    reoffer = pool.catalog.reoffer
+
+    def reoffer(*columns: object) -> object:
+        return pool.catalog.reoffer(*columns)[0]  # type: ignore[arg-type]
+
     assert reoffer(rows, attempts, np.array([5], np.uint16), "h0").tolist() == [NO_SEGMENT]
     assert reoffer(rows, attempts + 9, np.array([0], np.uint16), "h0").tolist() == [NO_SEGMENT]
     assert reoffer(rows + 1, attempts, np.array([0], np.uint16), "h0").tolist() == [NO_SEGMENT]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moonpool.planner.traces import load_trace
+from moonpool.planner.traces import load
 from tests.pool.catalog.replay import replay
 
 MINI = [
@@ -27,7 +27,7 @@ def test_mini_case(blocks: int, hits: tuple[int, int]) -> None:
 
 
 def test_conversation_trace_hits_exactly_as_the_reference_lru() -> None:
-    trace = load_trace("conversation")
+    trace = load("conversation")
     requests = [(one.input_length, one.hash_ids) for one in trace.requests]
     blocks, tokens = replay(5859, requests)
     assert blocks == 39_258

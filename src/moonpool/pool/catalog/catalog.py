@@ -25,6 +25,7 @@ from moonpool.pool.catalog.base import (
     U64,
     Bool,
     CatalogConfig,
+    Expiry,
     Placement,
     Retirement,
     SegmentFacts,
@@ -122,8 +123,10 @@ class Catalog:
 
     def reoffer(
         self, rows: I32, attempts: U64, failed: U16, host_id: str
-    ) -> U16:
-        """Another segment for each attempt whose `failed` one could not take it; no eviction."""
+    ) -> tuple[U16, list[Expiry]]:
+        """Another segment for each attempt whose `failed` one could not take it; no eviction. Also
+        what the failed ones may hold of it."""
+        expiries: list[Expiry] = []
         offers = np.full(rows.size, NO_SEGMENT, np.uint16)
         for i, (row, attempt, segment) in enumerate(
             zip(rows.tolist(), attempts.tolist(), failed.tolist(), strict=True)
@@ -132,10 +135,12 @@ class Catalog:
             if batch is not None:
                 place = attempt - batch.first
                 if batch.open[place] and int(batch.rows[place]) == row:
-                    offers[i] = self._move(batch, place, segment, host_id)
-        return offers
+                    offers[i] = self._move(batch, place, segment, host_id, expiries)
+        return offers, expiries
 
-    def _move(self, batch: Batch, place: int, failed: int, host_id: str) -> int:
+    def _move(
+        self, batch: Batch, place: int, failed: int, host_id: str, expiries: list[Expiry]
+    ) -> int:
         columns = np.flatnonzero(batch.segments[place] == failed)
         if failed == NO_SEGMENT or columns.size == 0:
             return NO_SEGMENT
@@ -146,6 +151,8 @@ class Catalog:
             facts, size, 1, host_id, -1, self._random.random(), False
         )
         self.segments[failed].release(size, 1)
+        attempt = np.array([batch.first + place], np.uint64)
+        expiries.append(Expiry(failed, self.term, attempt))
         target = chosen[0] if chosen else NO_SEGMENT
         batch.segments[place, columns[0]] = target
         batch.source = None

@@ -112,14 +112,14 @@ class Settlement:
             return Settled(status, call.rows[:0], [], [], [])
         checked = _Checked(self._rows, self._reservations, call, places)
         self._check_parents(checked, status)
-        done = places[checked.good]
-        settled = self._apply(checked, now, wall_ms)
+        done, refused = places[checked.good], places[~checked.good]
+        retirements, expiries = self._apply(checked, now, wall_ms)
         status[done] = _COMMITTED
-        refused = places[~checked.good]
         ended = Ended([], [])
         if refused.size:
             ended = self.end(call.rows[refused], call.attempts[refused], now)
-        return Settled(status, call.rows[done], settled, ended.expiries, ended.keys)
+        expiries += ended.expiries
+        return Settled(status, call.rows[done], retirements, expiries, ended.keys)
 
     def _commit_whole(self, batch: Batch, call: CommitRequest, wall_ms: int) -> Settled | None:
         """The usual commit: all of a batch that was granted as a whole, one copy each on the one
@@ -190,12 +190,14 @@ class Settlement:
             status[checked.places[bad]] = _PARENT_MISSING
         good[rows] = False
 
-    def _apply(self, checked: _Checked, now: float, wall_ms: int) -> list[Retirement]:
+    def _apply(
+        self, checked: _Checked, now: float, wall_ms: int
+    ) -> tuple[list[Retirement], list[Expiry]]:
         rows, table = self._rows, self._rows.table
         checked.drop_refused()
         mine = checked.rows
         if mine.size == 0:
-            return []
+            return [], []
         self._stale_slots(checked, now, wall_ms)
         replaced = mine[table.state[mine] == COMMITTED]
         retirements = rows.detach(replaced, now)
@@ -218,6 +220,7 @@ class Settlement:
         sizes = table.size[checked.owners]
         for segment, at in rows.segments.groups(checked.segments):
             segment.add(replicas[at], checked.slots[at], int(sizes[at].sum()))
+        expiries = self._unused(checked)
         for batch, where in checked.batches:
             self._keep(batch, checked.indexes[where])
             if batch.pin == PIN_HARD:
@@ -229,7 +232,23 @@ class Settlement:
         else:
             rows.record("put", mine, wall_ms)
         rows.place_family(mine)
-        return retirements
+        return retirements, expiries
+
+    def _unused(self, checked: _Checked) -> list[Expiry]:
+        """Promised replicas that do not count: whatever their agents hold of them goes."""
+        sealed = set(
+            zip(checked.owner_attempts().tolist(), checked.segments.tolist(), strict=True)
+        )
+        unused: dict[int, list[int]] = {}
+        for batch, where in checked.batches:
+            for index in checked.indexes[where].tolist():
+                for segment in batch.segments[index].tolist():
+                    if segment != NO_SEGMENT and (batch.first + index, segment) not in sealed:
+                        unused.setdefault(segment, []).append(batch.first + index)
+        return [
+            Expiry(segment, self._rows.term, np.array(attempts, np.uint64))
+            for segment, attempts in unused.items()
+        ]
 
     def _stale_slots(self, checked: _Checked, now: float, wall_ms: int) -> None:
         """A slot that holds something newer tells that what we thought in it is gone."""
