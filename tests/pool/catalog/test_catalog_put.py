@@ -294,7 +294,9 @@ def test_attempts_of_two_reservations_commit_together(pool: Pool) -> None:
 def test_reoffer_moves_the_promise(pool: Pool) -> None:
     pool.add_segment(100)
     admitted = pool.reserve([b"a"], 7, prefer=0)
-    offers, expiries = pool.catalog.reoffer(admitted.rows, admitted.attempts, np.array([0], np.uint16), "h0")
+    offers, expiries = pool.catalog.reoffer(
+        admitted.rows, admitted.attempts, np.array([0], np.uint16), "h0"
+    )
     assert offers.tolist() == [1]
     assert [(e.segment, e.sequences.tolist()) for e in expiries] == [
         (0, admitted.attempts.tolist())

@@ -147,9 +147,7 @@ class Catalog:
         size = int(batch.sizes[place])
         taken = {self.segments[int(s)].node for s in batch.segments[place] if s != NO_SEGMENT}
         facts = [one for one in self.segments.facts() if one.node not in taken]
-        chosen = self._placement.targets(
-            facts, size, 1, host_id, -1, self._random.random(), False
-        )
+        chosen = self._placement.targets(facts, size, 1, host_id, -1, self._random.random(), False)
         self.segments[failed].release(size, 1)
         attempt = np.array([batch.first + place], np.uint64)
         expiries.append(Expiry(failed, self.term, attempt))

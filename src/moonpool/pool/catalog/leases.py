@@ -99,9 +99,7 @@ class Leases:
         """How much longer the longest lease on this row's current version lasts."""
         sequence = int(self._table.seq[row])
         ends = [
-            lease.until
-            for lease in self._leases.values()
-            if lease.versions.get(row) == sequence
+            lease.until for lease in self._leases.values() if lease.versions.get(row) == sequence
         ]
         return max(0, int((max(ends, default=now) - now) * 1000) + 1) if ends else 0
 

@@ -55,9 +55,7 @@ class LocalFirst:
         return _drawn(pool, draw, evicting)
 
 
-def _drawn(
-    pool: list[SegmentFacts], draw: float, evicting: bool
-) -> tuple[SegmentFacts, float]:
+def _drawn(pool: list[SegmentFacts], draw: float, evicting: bool) -> tuple[SegmentFacts, float]:
     """One of the pool by weight, and what is left of the draw (again uniform in [0, 1))."""
     if len(pool) == 1:
         return pool[0], draw

@@ -115,9 +115,7 @@ class Rows:
             hold_ms = self.leases.hold_ms(int(row), now)
             self.leases.forget(int(row))
             _, replicas = table.replicas_of(np.array([row], np.int32))
-            retirements += [
-                one._replace(hold_ms=hold_ms) for one in self.take_replicas(replicas)
-            ]
+            retirements += [one._replace(hold_ms=hold_ms) for one in self.take_replicas(replicas)]
         _, replicas = table.replicas_of(rows)
         return retirements + self.take_replicas(replicas)
 

@@ -236,9 +236,7 @@ class Settlement:
 
     def _unused(self, checked: _Checked) -> list[Expiry]:
         """Promised replicas that do not count: whatever their agents hold of them goes."""
-        sealed = set(
-            zip(checked.owner_attempts().tolist(), checked.segments.tolist(), strict=True)
-        )
+        sealed = set(zip(checked.owner_attempts().tolist(), checked.segments.tolist(), strict=True))
         unused: dict[int, list[int]] = {}
         for batch, where in checked.batches:
             for index in checked.indexes[where].tolist():
@@ -292,9 +290,7 @@ class Settlement:
 
     # Ends without a value.
 
-    def end(
-        self, rows: I32, attempts: U64, now: float, late_until: float | None = None
-    ) -> Ended:
+    def end(self, rows: I32, attempts: U64, now: float, late_until: float | None = None) -> Ended:
         """End these reservations where they are open. With `late_until` their writer may still
         hold memory: the room stays promised until the agent's next report or that moment."""
         keys: list[bytes] = []
@@ -367,9 +363,7 @@ class _Checked:
         if (firsts == firsts[0]).all():
             wheres = [(int(firsts[0]), slice(None))]
         else:
-            wheres = [
-                (int(first), np.flatnonzero(firsts == first)) for first in np.unique(firsts)
-            ]
+            wheres = [(int(first), np.flatnonzero(firsts == first)) for first in np.unique(firsts)]
         for first, where in wheres:
             batch = reservations.get(first)
             assert batch is not None, first
