@@ -87,6 +87,7 @@ Status SegmentAgent::destroy() {
 }
 
 bool SegmentAgent::closed() const {
+  if (process_ != process_number()) return true;  // the lock may be held for ever in a forked child
   const std::lock_guard lock(mutex_);
   return closed_;
 }

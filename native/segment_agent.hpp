@@ -68,7 +68,8 @@ struct Window {
 inline constexpr std::uint64_t kWholeObject = ~0ull;  // as a length: all from the offset on
 inline constexpr std::uint32_t kSealComputesCrc = 1;  // seal flag: the agent reads the bytes itself
 inline constexpr std::size_t kChangesMax = 1 << 16;   // changes remembered
-inline constexpr std::int64_t kNowNs = -1;            // "ask the clock" (CLOCK_BOOTTIME)
+inline constexpr std::uint64_t kInventorySlotsMax = 1 << 20;  // per call; ends stay in 32 bits
+inline constexpr std::int64_t kNowNs = -1;                    // "ask the clock" (CLOCK_BOOTTIME)
 
 struct SegmentUsage {
   std::uint64_t free_bytes, largest_free, writing_bytes, sealed_bytes, retired_bytes;

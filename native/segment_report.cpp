@@ -38,6 +38,7 @@ void SegmentAgent::note(ChangeKind kind, std::uint32_t index) {
 
 Inventory SegmentAgent::inventory(std::uint64_t start_slot, std::uint64_t slots_max) {
   constexpr std::uint64_t kSlotsPerLock = 512;  // so that claims and reads go on in between
+  slots_max = std::min(slots_max, kInventorySlotsMax);
   Inventory out;
   std::uint64_t at = std::min<std::uint64_t>(start_slot, geometry_.slots);
   const std::uint64_t end = at + std::min<std::uint64_t>(slots_max, geometry_.slots - at);

@@ -1,7 +1,7 @@
 """Processes around one segment file, to be stopped and killed.
 
-Run as `python -m tests.faults.segment_roles ROLE ARGUMENTS`. Each role says on stdout, line by line,
-what it has done; the test kills it whenever it likes.
+Run as `python -m tests.faults.segment_roles ROLE ARGUMENTS`. Each role says on stdout what it has
+done, line by line; the test kills it whenever it likes.
 """
 
 import os
@@ -65,6 +65,17 @@ def views(path: str, slot: str, generation: str, readers: str) -> NoReturn:
             held = [memoryview(_view(client, int(slot), int(generation))) for _ in range(3)]
             say("holds", len(held))
             hang()
+    hang()
+
+
+def orphan(path: str, slot: str, generation: str) -> NoReturn:
+    """A reader with a view and a forked child, which is to outlive it."""
+    client = _core.SegmentClient(path)
+    view = _view(client, int(slot), int(generation))
+    if os.fork() == 0:
+        say("child lives")
+        hang()
+    say("holds", len(view))
     hang()
 
 

@@ -159,6 +159,23 @@ def test_a_thousand_killed_readers_leave_no_pin(tmp_path: Path, start: Callable[
     agent.destroy()
 
 
+def test_a_forked_child_keeps_no_pin_of_its_parent(
+    tmp_path: Path, start: Callable[..., Role]
+) -> None:
+    path = str(tmp_path / "segment")
+    agent = _core.SegmentAgent.create(path, MIB, 0, 16, populate=False)
+    at = put(agent, b"viewed")
+    reader = start("orphan", path, at.slot, at.generation)
+    assert sorted([reader.line(), reader.line()]) == [["child", "lives"], ["holds", "6"]]
+    assert agent.usage()["pins"] == 1
+    os.kill(reader.process.pid, signal.SIGKILL)
+    while agent.usage()["pins"]:
+        time.sleep(0.005)
+    assert retire(agent, at) == OK
+    assert agent.drain() == 1
+    agent.destroy()
+
+
 def test_rows_of_dead_clients_are_used_again(tmp_path: Path, start: Callable[..., Role]) -> None:
     path = str(tmp_path / "segment")
     agent = _core.SegmentAgent.create(path, MIB, 0, 16, rows=1, populate=False)
