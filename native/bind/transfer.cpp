@@ -1,83 +1,102 @@
-// Block copies between mapped memory, for the local and shared-memory transports.
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/string.h>
+// Block lists and block copies between mapped memory, for the transfer engine.
+#include <nanobind/nanobind.h>
 
-#include <memory>
+#include <cstring>
 
 #include "bind.hpp"
 #include "block_copy.hpp"
+#include "block_ranges.hpp"
+#include "buffer.hpp"
+#include "column_args.hpp"
 
 namespace nb = nanobind;
+using namespace nb::literals;
 
 namespace moonpool {
 namespace {
 
-using Offsets = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-// A contiguous buffer of some Python object, kept from moving or unmapping while held.
-class HeldBuffer {
- public:
-  HeldBuffer(nb::handle object, bool writable) {
-    const int flags = writable ? PyBUF_WRITABLE : PyBUF_SIMPLE;
-    if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) throw nb::python_error();
-  }
-  HeldBuffer(const HeldBuffer&) = delete;
-  HeldBuffer& operator=(const HeldBuffer&) = delete;
-  ~HeldBuffer() { PyBuffer_Release(&view_); }
-  Range range() const {
-    return {static_cast<std::byte*>(view_.buf), static_cast<std::size_t>(view_.len)};
-  }
-
- private:
-  Py_buffer view_;
-};
-
-std::span<const std::uint64_t> span_of(const Offsets& offsets) {
-  return {offsets.data(), offsets.size()};
-}
-
-template <class T>
-nb::object array_of(const std::vector<T>& values) {
-  auto copy = std::make_unique<std::vector<T>>(values);
-  T* data = copy->data();
-  const std::size_t size = copy->size();
-  nb::capsule owner(copy.release(),
-                    [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(data, {size}, owner));
+Range range_of(const Buffer& buffer) {
+  return {reinterpret_cast<std::byte*>(buffer.bytes()), buffer.size()};
 }
 
 // Holds both buffers until it is destroyed, so that neither can be unmapped under a running copy.
 class PyBlockCopy {
  public:
-  PyBlockCopy(nb::handle dst, Offsets dst_offsets, nb::handle src, Offsets src_offsets,
-              Offsets lengths, bool checksum)
+  PyBlockCopy(nb::handle dst, nb::handle dst_offsets, nb::handle src, nb::handle src_offsets,
+              nb::handle lengths, bool checksum)
       : dst_(dst, true),
-        src_(src, false),
-        copy_(dst_.range(), span_of(dst_offsets), src_.range(), span_of(src_offsets),
-              span_of(lengths), checksum) {}
+        src_(src),
+        copy_(range_of(dst_), ColumnArg<std::uint64_t>(dst_offsets, "dst_offsets"), range_of(src_),
+              ColumnArg<std::uint64_t>(src_offsets, "src_offsets"),
+              ColumnArg<std::uint64_t>(lengths, "lengths"), checksum) {}
 
   int run(std::int64_t deadline_ns) {
     nb::gil_scoped_release release;
     return static_cast<int>(copy_.run(deadline_ns));
   }
   void cancel() { copy_.cancel(); }
-  nb::object status() const { return array_of(copy_.status()); }
-  nb::object crc() const { return array_of(copy_.crc()); }
+  Array<std::uint8_t> status() const { return to_array(copy_.status()); }
+  Array<std::uint32_t> crc() const { return to_array(copy_.crc()); }
 
  private:
-  HeldBuffer dst_;
-  HeldBuffer src_;
+  Buffer dst_;
+  Buffer src_;
   BlockCopy copy_;
 };
+
+template <class Id>
+nb::object offsets_of(const Py_buffer& ids, std::uint64_t count, std::uint64_t stride,
+                      std::uint64_t offset) {
+  const auto n = static_cast<std::size_t>(ids.len) / sizeof(Id);
+  ColumnOut<std::uint64_t> out(n);
+  if (!block_offsets(std::span(static_cast<const Id*>(ids.buf), n), count, stride, offset,
+                     out.data())) {
+    return nb::none();
+  }
+  return nb::cast(out.take());
+}
+
+// The usual case only, fast: None for everything else, whose reason Python words.
+nb::object block_offsets_of(nb::handle from, std::uint64_t count, std::uint64_t stride,
+                            std::uint64_t offset) {
+  Py_buffer ids;
+  if (PyObject_GetBuffer(from.ptr(), &ids, PyBUF_ND | PyBUF_FORMAT) != 0) {
+    PyErr_Clear();
+    return nb::none();
+  }
+  nb::object offsets = nb::none();
+  const char code = ids.format != nullptr && std::strlen(ids.format) == 1 ? ids.format[0] : '?';
+  const bool is_signed = std::strchr("bhilq", code) != nullptr;
+  if (ids.ndim == 1 && (is_signed || std::strchr("BHILQ", code) != nullptr)) {
+    if (ids.itemsize == 8) {
+      offsets = is_signed ? offsets_of<std::int64_t>(ids, count, stride, offset)
+                          : offsets_of<std::uint64_t>(ids, count, stride, offset);
+    } else if (ids.itemsize == 4) {
+      offsets = is_signed ? offsets_of<std::int32_t>(ids, count, stride, offset)
+                          : offsets_of<std::uint32_t>(ids, count, stride, offset);
+    }
+  }
+  PyBuffer_Release(&ids);
+  return offsets;
+}
+
+nb::object ranges_inside_of(nb::handle offsets, nb::handle lengths, std::uint64_t nbytes) {
+  const ColumnArg<std::uint64_t> starts(offsets, "offsets");
+  const ColumnArg<std::uint64_t> sizes(lengths, "lengths");
+  if (starts.size() != sizes.size()) return nb::none();
+  const auto total = ranges_inside(starts, sizes, nbytes);
+  return total ? nb::cast(*total) : nb::none();
+}
 
 }  // namespace
 
 void bind_transfer(nb::module_& m) {
+  m.def("block_offsets", block_offsets_of, "ids"_a, "count"_a, "stride"_a, "offset"_a);
+  m.def("ranges_inside", ranges_inside_of, "offsets"_a, "lengths"_a, "nbytes"_a);
   nb::class_<PyBlockCopy>(m, "BlockCopy")
-      .def(nb::init<nb::handle, Offsets, nb::handle, Offsets, Offsets, bool>(), nb::arg("dst"),
-           nb::arg("dst_offsets"), nb::arg("src"), nb::arg("src_offsets"), nb::arg("lengths"),
-           nb::arg("checksum"))
-      .def("run", &PyBlockCopy::run, nb::arg("deadline_ns"))
+      .def(nb::init<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, bool>(), "dst"_a,
+           "dst_offsets"_a, "src"_a, "src_offsets"_a, "lengths"_a, "checksum"_a)
+      .def("run", &PyBlockCopy::run, "deadline_ns"_a)
       .def("cancel", &PyBlockCopy::cancel)
       .def("status", &PyBlockCopy::status)
       .def("crc", &PyBlockCopy::crc);

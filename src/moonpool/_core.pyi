@@ -449,6 +449,15 @@ class Table:
 
 # ---- transfer: block copies between mapped memory ----
 
+def block_offsets(
+    ids: _Buffer, count: int, stride: int, offset: int
+) -> npt.NDArray[np.uint64] | None:
+    """ids * stride + offset as u64[n]; None unless `ids` is a contiguous one-dimensional 32 or 64
+    bit integer array with all entries in 0..count-1."""
+
+def ranges_inside(offsets: _Buffer, lengths: _Buffer, nbytes: int) -> int | None:
+    """Sum of the lengths; None when a range leaves `nbytes`. Both contiguous u64[n]."""
+
 class BlockCopy:
     """Copies n blocks between two buffers; offsets and lengths are contiguous u64[n], in bytes.
 

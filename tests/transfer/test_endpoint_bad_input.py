@@ -226,9 +226,7 @@ def test_replies_that_nobody_takes_end_the_connection(pair: Pair) -> None:
     region = pair.server.register(random_bytes(64 << 20))
     client = WireClient(pair.port)
     meta = raw_block(0, 64 << 20)
-    client.send(
-        frame(wire.READ_RAW, meta, count=1, target=client.region(region), deadline_ms=50)
-    )
+    client.send(frame(wire.READ_RAW, meta, count=1, target=client.region(region), deadline_ms=50))
     while pair.server.stats()["stalls"] == 0:
         time.sleep(0.01)
     assert pair.server.stats()["connections_open"] == 1

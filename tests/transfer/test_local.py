@@ -8,9 +8,10 @@ import pytest
 
 from moonpool import _core
 from moonpool.core.errors import Cancelled, Closed, DeadlineExceeded
-from moonpool.transfer.base import BlockStatus, Op, OpResult, OpState
+from moonpool.transfer.base import BlockStatus, OpResult, OpState
 from moonpool.transfer.copying import CopyOp, CopyRunner
 from moonpool.transfer.local import LocalTransport
+from moonpool.transfer.op import Op
 from tests.transfer.conftest import expected, segment, transfer, u64
 
 MIB = 1 << 20

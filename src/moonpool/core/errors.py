@@ -23,7 +23,8 @@ MoonpoolError
 │   ├── BadFrame
 │   ├── Corrupt
 │   ├── Cancelled
-│   └── Closed
+│   ├── Closed
+│   └── PeerRestarted
 ├── SegmentError
 │   ├── SegmentLocked
 │   ├── SegmentDamaged
@@ -159,6 +160,10 @@ class Cancelled(TransferError):
 
 class Closed(TransferError):
     """The connection, client or segment was closed on this side."""
+
+
+class PeerRestarted(TransferError):
+    """The peer is another process than the one that gave the descriptor; take a new one."""
 
 
 class SegmentError(MoonpoolError):

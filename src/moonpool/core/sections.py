@@ -234,6 +234,29 @@ class TransferConfig(Section, frozen=True, kw_only=True):
         setting("Deadline of a connect and its hello.", unit="ms", minimum=1, maximum=600_000),
     ] = 2000
     checksum: Annotated[bool, setting("CRC-32C over raw reads and writes.")] = True
+    token: Annotated[str, _TOKEN] = ""
+    dir: Annotated[str, _DIR] = ""
+    shared_memory: Annotated[
+        bool, setting("Move bytes between processes of one host through shared memory.")
+    ] = True
+    inline_bytes: Annotated[
+        int,
+        setting(
+            "Copies up to here run on the submitting thread, larger ones on a worker.",
+            unit="bytes",
+            minimum=0,
+            maximum=BYTES_MAX,
+        ),
+    ] = 2 << 20
+    queue_ops_max: Annotated[
+        int,
+        setting("Ops that may wait for the worker or for a reconnect.", minimum=1, maximum=65_536),
+    ] = 1024
+
+    @property
+    def directory(self) -> Path:
+        """`dir`, or the default one of this user."""
+        return Path(self.dir) if self.dir else default_directory()
 
 
 class UpConfig(Section, frozen=True, kw_only=True):

@@ -4,29 +4,29 @@
 arrays over declared layouts, or as raw ranges; an `Op` reports each block. Imports only core.
 """
 
-from moonpool.transfer.base import (
-    Blocks,
-    BlockStatus,
-    Op,
-    OpResult,
-    OpState,
-    Transfer,
-    Transport,
-)
+from moonpool.transfer.base import Blocks, BlockStatus, OpResult, OpState, Transfer, Transport
+from moonpool.transfer.engine import Engine
+from moonpool.transfer.explain import Choice
 from moonpool.transfer.layout import Layout
 from moonpool.transfer.local import LocalTransport
+from moonpool.transfer.op import Op
+from moonpool.transfer.peer import Peer
 from moonpool.transfer.segment import RemoteSegment, Segment
 from moonpool.transfer.sim import SimTransport
 from moonpool.transfer.sim_link import SimEvent, SimLink
+from moonpool.transfer.view import View
 
 __all__ = [
     "BlockStatus",
     "Blocks",
+    "Choice",
+    "Engine",
     "Layout",
     "LocalTransport",
     "Op",
     "OpResult",
     "OpState",
+    "Peer",
     "RemoteSegment",
     "Segment",
     "SimEvent",
@@ -34,4 +34,5 @@ __all__ = [
     "SimTransport",
     "Transfer",
     "Transport",
+    "View",
 ]

@@ -8,7 +8,8 @@ from typing import Any
 
 from moonpool import _core
 from moonpool.core.errors import Closed, TransferError
-from moonpool.transfer.base import BlockStatus, Op, OpState, Transfer, cancelled, expired
+from moonpool.transfer.base import BlockStatus, OpState, Transfer
+from moonpool.transfer.op import Op, cancelled, expired
 
 _OUTCOMES = {
     BlockStatus.OK: OpState.DONE,

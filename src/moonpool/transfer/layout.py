@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from moonpool import _core
 from moonpool.core.errors import BadInput
 from moonpool.transfer.base import U64, Blocks
 
@@ -63,6 +64,16 @@ class Layout:
 
         Raises BadInput for another dtype or shape, and for ids outside 0..count-1.
         """
+        offsets = None
+        if isinstance(ids, np.ndarray):
+            offsets = _core.block_offsets(ids, self.count, self.stride, self.offset)
+        if offsets is None:
+            offsets = self._offsets_of_any(ids)
+        count = len(offsets)
+        return Blocks(offsets, self._lengths_of(count), count * self.block_bytes)
+
+    def _offsets_of_any(self, ids: ArrayLike) -> U64:
+        # What the native pass does not take: lists, narrow or strided arrays, and all mistakes.
         array = integers(ids, "block ids")
         if array.size and not 0 <= (highest := _highest(array, "block ids")) < self.count:
             raise BadInput(
@@ -71,7 +82,7 @@ class Layout:
         offsets = array.astype(np.uint64)
         offsets *= np.uint64(self.stride)
         offsets += np.uint64(self.offset)
-        return Blocks(offsets, self._lengths_of(len(offsets)))
+        return offsets
 
     def _lengths_of(self, count: int) -> U64:
         # All blocks are equally long, so one grown array serves every call as a slice.
@@ -103,34 +114,43 @@ def resolve(target: "Layout | Segment | RemoteSegment", which: Any) -> Blocks:
     if isinstance(target, Layout):
         return target.resolve(np.arange(target.count) if which is None else which)
     if which is None:
-        return Blocks(np.zeros(1, dtype=np.uint64), np.array([target.nbytes], dtype=np.uint64))
+        return _one(0, target.nbytes)
     if not isinstance(which, tuple) or len(which) != 2:
         raise BadInput(
             f"a segment takes (offsets, lengths), not {type(which).__name__}; for block ids "
             f"declare a layout with segment.blocks(block_bytes)"
         )
+    if type(which[0]) is int and type(which[1]) is int:
+        if 0 <= which[0] <= target.nbytes and 0 <= which[1] <= target.nbytes - which[0]:
+            return _one(*which)
     offsets, lengths = integers(which[0], "offsets"), integers(which[1], "lengths")
     if len(offsets) != len(lengths):
         raise BadInput(f"{len(offsets)} offsets but {len(lengths)} lengths; give one per block")
     if len(offsets):
         _highest(offsets, "offsets"), _highest(lengths, "lengths")
-        _check_inside(offsets.astype(np.uint64), lengths.astype(np.uint64), target)
-    return Blocks(
-        np.ascontiguousarray(offsets, dtype=np.uint64),
-        np.ascontiguousarray(lengths, dtype=np.uint64),
-    )
+    offsets = np.ascontiguousarray(offsets, dtype=np.uint64)
+    lengths = np.ascontiguousarray(lengths, dtype=np.uint64)
+    nbytes = _core.ranges_inside(offsets, lengths, target.nbytes)
+    if nbytes is None:
+        raise _outside(offsets, lengths, target)
+    return Blocks(offsets, lengths, nbytes)
 
 
-def _check_inside(offsets: U64, lengths: U64, target: "Segment | RemoteSegment") -> None:
+def _one(offset: int, length: int) -> Blocks:
+    return Blocks(np.array([offset], np.uint64), np.array([length], np.uint64), length)
+
+
+def _outside(offsets: U64, lengths: U64, target: "Segment | RemoteSegment") -> BadInput:
     # Compared without adding, so that no sum can wrap around 2^64.
     nbytes = np.uint64(target.nbytes)
     outside = (offsets > nbytes) | (lengths > nbytes - np.minimum(offsets, nbytes))
-    if outside.any():
-        first = int(np.argmax(outside))
-        raise BadInput(
-            f"block {first} at offset {offsets[first]} with {lengths[first]} bytes is outside "
-            f"segment '{target.name}' of {target.nbytes} bytes"
-        )
+    if not outside.any():
+        return BadInput(f"{len(lengths)} blocks of segment '{target.name}' pass 2^63 bytes in all")
+    first = int(np.argmax(outside))
+    return BadInput(
+        f"block {first} at offset {offsets[first]} with {lengths[first]} bytes is outside "
+        f"segment '{target.name}' of {target.nbytes} bytes"
+    )
 
 
 def integers(values: ArrayLike, what: str) -> NDArray[Any]:

@@ -1,26 +1,30 @@
 """Memory that can take part in transfers: our own (Segment) and a peer's (RemoteSegment)."""
 
-import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from moonpool.core.errors import BadInput, Closed
-from moonpool.transfer.base import U8, Op
+from moonpool.transfer.base import U8
 from moonpool.transfer.layout import Layout
+from moonpool.transfer.op import Op
+
+if TYPE_CHECKING:
+    from moonpool.transfer.peer import Peer
 
 NAME_BYTES_MAX = 255
 _SWEEP_OPS = 64
 
 
 class Segment:
-    """A contiguous range of this process's memory, registered under a name with one engine.
+    """A contiguous range of this process's memory, registered with one engine.
 
     `buffer` is a memoryview of unsigned bytes, `array` the same memory as numpy uint8[nbytes];
-    both stay valid as long as somebody holds them. `shared` memory can be mapped by other
-    processes of this host. Use it as a context manager, or call close().
+    both stay valid as long as somebody holds them. `writable` says whether peers may write,
+    `shared` whether other processes of this host can map it; `region` is 0 for memory that no peer
+    sees. Use it as a context manager, or call close().
     """
 
     def __init__(
@@ -32,6 +36,7 @@ class Segment:
         shared: bool = False,
         region: int = 0,
         on_close: "Callable[[Segment], None] | None" = None,
+        on_layout: "Callable[[], None] | None" = None,
     ) -> None:
         self.array = as_bytes(memory, writable=writable)
         self.buffer = self.array.data
@@ -43,7 +48,8 @@ class Segment:
         self.layouts: dict[str, Layout] = {}
         self.closed = False
         self._on_close = on_close
-        self._open_ops: list[weakref.ref[Op]] = []
+        self._on_layout = on_layout
+        self._open_ops: list[Op] = []
 
     def blocks(
         self, block_bytes: int, stride: int | None = None, offset: int = 0, name: str = ""
@@ -54,8 +60,18 @@ class Segment:
         """
         layout = Layout(self, block_bytes, stride, offset, check_name(name) if name else "")
         if name:
-            self.layouts[name] = layout
+            self._publish(layout)
         return layout
+
+    def _publish(self, layout: Layout) -> None:
+        before = dict(self.layouts)
+        self.layouts[layout.name] = layout
+        try:
+            if self._on_layout is not None:
+                self._on_layout()
+        except BadInput:
+            self.layouts = before
+            raise
 
     def require_open(self) -> None:
         if self.closed:
@@ -64,17 +80,16 @@ class Segment:
     def hold(self, op: Op) -> None:
         """Makes close() end `op` first, so that the memory is quiet afterwards."""
         if len(self._open_ops) >= _SWEEP_OPS:
-            self._open_ops = [ref for ref in self._open_ops if _unfinished(ref()) is not None]
-        self._open_ops.append(weakref.ref(op))
+            self._open_ops = [open_op for open_op in self._open_ops if not open_op.done()]
+        self._open_ops.append(op)
 
     def close(self) -> None:
         """Cancels what still moves here, waits until that is quiet, and ends the registration."""
         if self.closed:
             return
         self.closed = True
-        for ref in self._open_ops:
-            if (op := _unfinished(ref())) is not None:
-                op.cancel()
+        for op in self._open_ops:
+            if op.cancel():
                 op.wait()
         self._open_ops.clear()
         if self._on_close is not None:
@@ -99,13 +114,6 @@ class Segment:
         return f"<Segment '{self.name}': {self.nbytes} bytes, {', '.join(traits) or 'read-only'}>"
 
 
-class Owner(Protocol):
-    """Who a remote segment belongs to: a connected peer, or a simulated one."""
-
-    @property
-    def address(self) -> str: ...
-
-
 class RemoteSegment:
     """A peer's segment as its directory described it under one epoch; immutable.
 
@@ -117,7 +125,7 @@ class RemoteSegment:
 
     def __init__(
         self,
-        peer: Owner,
+        peer: "Peer",
         *,
         epoch: int,
         region: int,
@@ -182,7 +190,3 @@ def check_name(name: str) -> str:
     if not isinstance(name, str) or not name or len(name.encode()) > NAME_BYTES_MAX:
         raise BadInput(f"name {name!r} must be a text of 1..{NAME_BYTES_MAX} bytes")
     return name
-
-
-def _unfinished(op: Op | None) -> Op | None:
-    return op if op is not None and not op.done() else None

@@ -21,15 +21,13 @@ from moonpool.transfer.base import (
     U8,
     U32,
     BlockStatus,
-    Op,
     OpResult,
     OpState,
     Transfer,
     Transport,
-    cancelled,
-    expired,
 )
 from moonpool.transfer.local import LocalTransport
+from moonpool.transfer.op import Op, cancelled, expired
 from moonpool.transfer.sim_link import SimEvent, SimLink
 
 # Real time the wrapped transport gets for one chunk.

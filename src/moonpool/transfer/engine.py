@@ -1,0 +1,312 @@
+"""The engine: this process's registered memory, its peers, and transfers between the two."""
+
+import secrets
+import threading
+import weakref
+from types import TracebackType
+from typing import Any, Self
+
+from moonpool import _core
+from moonpool.core.address import parse_address
+from moonpool.core.errors import (
+    BadConfig,
+    BadInput,
+    Closed,
+    MoonpoolError,
+    TransferError,
+    Unreachable,
+    did_you_mean,
+)
+from moonpool.core.sections import TransferConfig, refuse_open_door
+from moonpool.transfer.base import OpState, Transfer, Transport
+from moonpool.transfer.copying import CopyRunner
+from moonpool.transfer.explain import TRANSPORTS, Choice, explain, reasons
+from moonpool.transfer.link import Link
+from moonpool.transfer.local import LocalTransport
+from moonpool.transfer.native_errors import NATIVE_ERRORS, translated
+from moonpool.transfer.op import Op, Tally
+from moonpool.transfer.peer import Peer
+from moonpool.transfer.registry import Registry
+from moonpool.transfer.relay import RelayedOp
+from moonpool.transfer.request import LocalTarget, Target, checked_deadline, checked_transfer
+from moonpool.transfer.segment import Segment
+from moonpool.transfer.shm import ShmTransport
+from moonpool.transfer.tcp import CompletionPump, TcpTransport
+
+# The engines of this process by epoch: a peer found here is reached by memcpy.
+_ENGINES: "weakref.WeakValueDictionary[int, Engine]" = weakref.WeakValueDictionary()
+
+
+class Engine:
+    """Registers memory, connects to peers, moves blocks. Thread-safe; a context manager.
+
+    Settings are those of TransferConfig, given as a struct or by name: `Engine(deadline_ms=500)`.
+    An unknown one is an error.
+    """
+
+    def __init__(self, config: TransferConfig | None = None, **options: Any) -> None:
+        self.config = _configured(config, options)
+        self.epoch = secrets.randbits(64) | 1
+        self.connect_timeout_s = self.config.connect_timeout_ms / 1000
+        self.queue_ops_max = self.config.queue_ops_max
+        self.closed = False
+        self.address = ""
+        self._deadline_s = self.config.deadline_ms / 1000
+        self._endpoint = _core.Endpoint(self.epoch, self.config.token.encode())
+        self._registry = Registry(self._endpoint)
+        self._lock = threading.RLock()
+        self._peers: list[Peer] = []
+        self._tally = Tally()
+        runner = CopyRunner(self.config.inline_bytes, self.queue_ops_max)
+        self._transports: dict[str, Transport] = {
+            "local": LocalTransport(runner),
+            "shm": ShmTransport(runner),
+            "tcp": TcpTransport(CompletionPump(self._endpoint)),
+        }
+        _ENGINES[self.epoch] = self
+
+    def allocate(
+        self, nbytes: int, name: str = "", *, shared: bool = True, writable: bool = True
+    ) -> Segment:
+        """Fresh zeroed memory. With a name peers may read it, and write it if `writable`; `shared`
+        memory they can map on this host. Without a name it is ours alone.
+
+        Raises BadInput for a bad size or a name that is taken, SegmentSpace when there is no room.
+        """
+        self._require_open()
+        return self._registry.allocate(nbytes, name, shared, writable)
+
+    def register(self, buffer: Any, name: str = "", *, writable: bool = True) -> Segment:
+        """Memory that exists already: numpy, or anything with the buffer protocol; no copy.
+
+        With a name peers may read it, and write it if `writable`. Without a name it is ours alone.
+        Raises BadInput for memory that is not contiguous, read-only though `writable`, or a name
+        that is taken.
+        """
+        self._require_open()
+        return self._registry.register(buffer, name, writable)
+
+    def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Lets peers in over TCP, and over a UNIX socket for shared memory; returns the address.
+
+        Port 0 takes any free one. Beyond loopback a token is needed. Raises BadConfig,
+        Unreachable when the port is taken.
+        """
+        self._require_open()
+        refuse_open_door("transfer", host, self.config.token)
+        with self._lock:
+            if self.address:
+                raise BadInput(f"this engine listens on {self.address} already")
+            try:
+                bound = self._endpoint.listen_tcp(host, port)
+                if self.config.shared_memory:
+                    self._registry.unix_path = self._listen_unix()
+            except NATIVE_ERRORS as error:
+                raise translated(error, f"cannot listen on {host}:{port}") from None
+            self._registry.publish()
+            self.address = f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+            return self.address
+
+    def connect(self, address: str, timeout: float | None = None) -> Peer:
+        """A peer at "host:port" or "unix:/path", after the hello.
+
+        Raises Unreachable, DeadlineExceeded after `timeout` seconds, Refused (wrong token),
+        ProtocolMismatch.
+        """
+        self._require_open()
+        parse_address(address)
+        timeout_s = self.connect_timeout_s if timeout is None else checked_deadline(timeout)
+        peer = Peer(self, address, self.open_link(address, timeout_s))
+        with self._lock:
+            self._peers.append(peer)
+        return peer
+
+    def read(
+        self,
+        dst: LocalTarget,
+        dst_ids: Any,
+        src: Target,
+        src_ids: Any,
+        *,
+        deadline: float | None = None,
+        checksum: bool | None = None,
+        transport: str | None = None,
+    ) -> Op:
+        """Copies blocks of `src` (a peer's, or this process's) into `dst`; returns at once.
+
+        For a layout the ids are an int or a 1-D integer array (None: all blocks); for a segment
+        they are (offsets, lengths). Block i of `src_ids` goes to block i of `dst_ids`; they must be
+        equally long. Destination blocks must not overlap. `deadline` in seconds, default 5;
+        `transport` allows only that one. Raises BadInput before anything is sent; what the world
+        does (dead peer, lost bytes) is in the op.
+        """
+        return self._submit("read", dst, dst_ids, src, src_ids, deadline, checksum, transport)
+
+    def write(
+        self,
+        src: LocalTarget,
+        src_ids: Any,
+        dst: Target,
+        dst_ids: Any,
+        *,
+        deadline: float | None = None,
+        checksum: bool | None = None,
+        transport: str | None = None,
+    ) -> Op:
+        """Copies blocks of our `src` into `dst` of a peer; otherwise as read().
+
+        DONE means that the bytes stand in the peer's memory. After any other end the destination
+        blocks whose status is not OK may hold old, new or mixed bytes.
+        """
+        return self._submit("write", src, src_ids, dst, dst_ids, deadline, checksum, transport)
+
+    def explain(self, target: Target, nbytes: int | None = None, blocks: int = 1) -> list[Choice]:
+        """How a transfer of `blocks` blocks, `nbytes` in all (default: the whole target), would go
+        to or from `target`, and why; usable transports first, in the order they are tried."""
+        return explain(target, nbytes, blocks)
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since the start: `ops` by transport and state (an op counts once somebody has
+        seen it end), `endpoint` of the data plane, and how many segments and peers there are."""
+        with self._lock:
+            return {
+                "ops": self._tally.snapshot(),
+                "endpoint": dict(self._endpoint.stats()),
+                "segments": len(self._registry.segments),
+                "peers": len(self._peers),
+                "lost_peers": sum(not peer.alive for peer in self._peers),
+            }
+
+    @property
+    def segments(self) -> dict[str, Segment]:
+        """Our segments that peers can see, by name."""
+        return dict(self._registry.segments)
+
+    def close(self) -> None:
+        """Ends all ops, connections and registrations; quiet when it returns."""
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+            peers = list(self._peers)
+        for peer in peers:
+            peer.close()
+        self._registry.close()
+        self._transports["local"].close()
+        self._endpoint.close()
+        self._transports["tcp"].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        where = self.address or "not listening"
+        return f"<Engine {self.epoch:016x}, {where}, {len(self._registry.segments)} segments>"
+
+    def open_link(self, address: str, timeout_s: float) -> Link:
+        """For peers: a fresh connection. Raises TransferError."""
+        self._require_open()
+        return Link(self._endpoint, address, timeout_s, self.config.shared_memory)
+
+    def shared_with(self, epoch: int) -> dict[int, Segment]:
+        """For peers: the visible segments, by region, of the engine with this epoch if it lives in
+        this process; the dict changes as that engine's segments do."""
+        engine = _ENGINES.get(epoch)
+        return {} if engine is None else engine._registry.regions
+
+    def forget(self, peer: Peer) -> None:
+        """For peers: one was closed."""
+        with self._lock:
+            if peer in self._peers:
+                self._peers.remove(peer)
+
+    def relay(self, op: RelayedOp, via: str | None, error: MoonpoolError | None) -> None:
+        """For peers: the connection `op` waited for is there, or cannot be had."""
+        if error is not None:
+            typed = error if isinstance(error, TransferError) else Unreachable(str(error))
+            op.settle(OpState.FAILED, error=typed, only_from=OpState.QUEUED)
+        elif op.post():
+            op.relay(self._dispatch(op.transfer, via, again=True))
+
+    def _submit(
+        self,
+        kind: str,
+        local: LocalTarget,
+        local_ids: Any,
+        remote: Target,
+        remote_ids: Any,
+        deadline: float | None,
+        checksum: bool | None,
+        via: str | None,
+    ) -> Op:
+        self._require_open()
+        if via is not None and via not in TRANSPORTS:
+            raise BadInput(f"unknown transport {via!r}.{did_you_mean(str(via), TRANSPORTS)}")
+        deadline_s = self._deadline_s if deadline is None else checked_deadline(deadline)
+        checksum = self.config.checksum if checksum is None else checksum
+        transfer = checked_transfer(
+            kind, local, local_ids, remote, remote_ids, deadline_s, checksum
+        )
+        op = self._dispatch(transfer, via)
+        op.count_in(self._tally)
+        if not op.done():
+            transfer.local.hold(op)
+            if isinstance(transfer.remote, Segment):
+                transfer.remote.hold(op)
+        return op
+
+    def _dispatch(self, transfer: Transfer, via: str | None, again: bool = False) -> Op:
+        """Hands the transfer to the best transport; the next one takes over what a transport
+        cannot even begin. `again`: the connection was just made, so a loss is final."""
+        remote = transfer.remote
+        if isinstance(remote, Segment):
+            return self._transports["local"].submit(transfer)
+        peer = remote.peer
+        if (refusal := peer.refusal(remote)) is not None:
+            return _failed(transfer, refusal)
+        if not again and not peer.alive:
+            return peer.submit_later(transfer, via)
+        offered = peer.offers(remote)
+        if via is not None and via not in offered:
+            text = f"{via} cannot reach {remote!r}: {reasons(remote)[via]}"
+            return _failed(transfer, TransferError(text))
+        for name in offered if via is None else (via,):
+            op = self._transports[name].submit(transfer)
+            if op.state is not OpState.FAILED or not isinstance(op.error, Unreachable):
+                break
+        return op
+
+    def _listen_unix(self) -> str:
+        folder = self.config.directory
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = str(folder / f"engine-{self.epoch:016x}.sock")
+        self._endpoint.listen_unix(path)
+        return path
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise Closed("this engine is closed; make a new one")
+
+
+def _configured(config: TransferConfig | None, options: dict[str, Any]) -> TransferConfig:
+    if config is not None and options:
+        raise BadConfig("give a TransferConfig or options by name, not both")
+    known = [setting.name for setting in TransferConfig.settings()]
+    for name in options:
+        if name not in known:
+            raise BadConfig(f"unknown engine option '{name}'.{did_you_mean(name, known)}")
+    return config if config is not None else TransferConfig(**options)
+
+
+def _failed(transfer: Transfer, error: TransferError) -> Op:
+    op = Op(transfer, "none")
+    op.settle(OpState.FAILED, error=error)
+    return op

@@ -1,0 +1,55 @@
+"""Which transports can reach a segment, in which order they are tried, and why."""
+
+from typing import Final, NamedTuple
+
+from moonpool.transfer.layout import Layout
+from moonpool.transfer.segment import RemoteSegment, Segment
+
+TRANSPORTS: Final = ("local", "shm", "tcp")
+
+# Rough costs: microseconds a call and a block, seconds a GB.
+_COSTS: Final = {"local": (1.0, 0.05, 0.12), "shm": (1.5, 0.05, 0.15), "tcp": (12.0, 1.3, 0.33)}
+
+
+class Choice(NamedTuple):
+    """One line of Engine.explain(): whether `transport` can reach the segment and `why` (not).
+    `estimate_us` is what the asked transfer would take, roughly."""
+
+    transport: str
+    usable: bool
+    estimate_us: float
+    why: str
+
+
+def explain(
+    target: Layout | RemoteSegment | Segment, nbytes: int | None, blocks: int
+) -> list[Choice]:
+    """See Engine.explain."""
+    segment = target.segment if isinstance(target, Layout) else target
+    size = target.nbytes if nbytes is None else nbytes
+    why = reasons(segment)
+    offered = ("local",) if isinstance(segment, Segment) else segment.peer.offers(segment)
+    choices = [
+        Choice(name, name in offered, _estimate_us(name, blocks, size), why[name])
+        for name in TRANSPORTS
+    ]
+    return sorted(choices, key=lambda choice: not choice.usable)
+
+
+def reasons(segment: Segment | RemoteSegment) -> dict[str, str]:
+    """Per transport, why it can or cannot reach `segment`."""
+    if isinstance(segment, Segment):
+        other = "the segment belongs to this process"
+        return {"local": "both ends are in this process", "shm": other, "tcp": other}
+    peer = segment.peer
+    here = peer.local_segment(segment) is not None
+    return {
+        "local": "the peer is this process" if here else "the peer is another process",
+        "shm": peer.why_no_shm(segment) or "same host, and the peer shares this memory",
+        "tcp": "always there" if peer.alive else "the connection is lost; the next op makes it",
+    }
+
+
+def _estimate_us(transport: str, blocks: int, nbytes: int) -> float:
+    call_us, block_us, s_per_gb = _COSTS[transport]
+    return call_us + block_us * blocks + s_per_gb * nbytes / 1000

@@ -1,0 +1,76 @@
+"""The page in which an engine describes itself to its peers: one small region, read over the wire.
+
+    magic 4 B | CRC-32C u32 of the body | length u32 of the body | body (msgpack of EngineInfo)
+
+The owner overwrites it in place; a reader that meets a half-written one sees the CRC differ and
+reads again.
+"""
+
+import struct
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from moonpool import _core
+from moonpool.core.errors import BadFrame, BadInput
+from moonpool.transfer.base import U8
+
+PAGE_NAME = "moonpool.engine"
+PAGE_BYTES = 65_536
+_MAGIC = b"MPE1"
+_HEADER = struct.Struct("<4sII")
+
+
+class LayoutInfo(msgspec.Struct, array_like=True, frozen=True):
+    """A named layout: its segment, and block_bytes, stride and offset in bytes."""
+
+    segment: str
+    block_bytes: int
+    stride: int
+    offset: int
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """`host` is the host identity, `unix_path` where descriptors are handed out ('' nowhere)."""
+
+    host: str
+    pid: int
+    unix_path: str = ""
+    layouts: dict[str, LayoutInfo] = {}
+
+
+_decoder = msgspec.msgpack.Decoder(EngineInfo)
+
+
+class InfoPage:
+    """The owner's side: `memory` is uint8[PAGE_BYTES], registered under PAGE_NAME."""
+
+    def __init__(self) -> None:
+        self.memory: U8 = np.zeros(PAGE_BYTES, dtype=np.uint8)
+
+    def publish(self, info: EngineInfo) -> None:
+        """Replaces the page's content. Raises BadInput when it does not fit; the old one stays."""
+        body = msgspec.msgpack.encode(info)
+        if len(body) > PAGE_BYTES - _HEADER.size:
+            raise BadInput(
+                f"{len(info.layouts)} named layouts do not fit into {PAGE_BYTES} bytes; use "
+                f"fewer or shorter names"
+            )
+        text = _HEADER.pack(_MAGIC, _core.crc32c(body), len(body)) + body
+        self.memory[: len(text)] = np.frombuffer(text, dtype=np.uint8)
+
+
+def read_page(page: Any) -> EngineInfo:
+    """What a peer's page says. Raises BadFrame when it is torn, damaged or something else."""
+    raw = bytes(page)
+    if len(raw) < _HEADER.size:
+        raise BadFrame(f"an info page of {len(raw)} bytes is too short")
+    magic, crc, length = _HEADER.unpack_from(raw)
+    body = raw[_HEADER.size : _HEADER.size + length]
+    if magic != _MAGIC or len(body) != length or _core.crc32c(body) != crc:
+        raise BadFrame("the peer's info page is half-written or damaged")
+    try:
+        return _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise BadFrame(f"the peer's info page is not understood: {error}") from None

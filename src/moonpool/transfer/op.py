@@ -1,0 +1,265 @@
+"""The op: one submitted transfer, its state machine, waiting, and the one place where it ends."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+import numpy as np
+
+from moonpool.core.errors import Cancelled, DeadlineExceeded, MoonpoolError, TransferError
+from moonpool.transfer.base import (
+    STATUS_ERRORS,
+    U8,
+    U32,
+    BlockStatus,
+    OpResult,
+    OpState,
+    Transfer,
+)
+
+# How much longer than an op's deadline wait() looks for the transport's own verdict.
+_VERDICT_GRACE_S = 1.0
+
+# Looking a member up in its enum costs more than the rest of a state change.
+_QUEUED, _POSTED, _DONE = OpState.QUEUED, OpState.POSTED, OpState.DONE
+
+
+def cancelled(op: "Op") -> Cancelled:
+    """The error of an op its caller gave up."""
+    return Cancelled(f"{op.transfer.kind} over {op.transport}: cancelled by the caller")
+
+
+def expired(op: "Op") -> DeadlineExceeded:
+    """The error of an op whose deadline passed."""
+    transfer = op.transfer
+    return DeadlineExceeded(
+        f"{transfer.kind} of {transfer.nbytes} bytes over {op.transport}: the deadline passed; "
+        f"give a longer one or look whether the peer hangs"
+    )
+
+
+class Tally:
+    """Counts of ops by transport and state, and of bytes moved; guarded by the lock below."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, dict[str, int]] = {}
+
+    def add(self, result: OpResult) -> None:
+        counts = self._counts.get(result.transport)
+        if counts is None:
+            counts = self._counts[result.transport] = {"bytes": 0}
+        state = result.state._value_
+        counts[state] = counts.get(state, 0) + 1
+        counts["bytes"] += result.nbytes
+
+    def snapshot(self) -> dict[str, dict[str, int]]:
+        """{transport: {"bytes": n, "DONE": n, ...}}, a copy."""
+        with _STATES:
+            return {name: dict(counts) for name, counts in self._counts.items()}
+
+
+# One lock for the state changes of all ops: they are short, and most ops never meet it twice.
+_STATES = threading.Lock()
+
+
+class Op:
+    """A submitted transfer. Thread-safe; awaitable; `transport` names what carries it."""
+
+    __slots__ = (
+        "__weakref__",
+        "_callbacks",
+        "_result",
+        "_state",
+        "_tally",
+        "transfer",
+        "transport",
+    )
+
+    def __init__(self, transfer: Transfer, transport: str) -> None:
+        self.transfer = transfer
+        self.transport = transport
+        self._state = _QUEUED
+        self._result: OpResult | None = None
+        self._callbacks: list[Callable[[Op], None]] | None = None
+        self._tally: Tally | None = None
+
+    @property
+    def state(self) -> OpState:
+        state = self._state
+        if state is _QUEUED or state is _POSTED:
+            self._poll()
+        return self._state
+
+    def _poll(self) -> None:
+        """For transports whose ops end elsewhere: looks, and settles."""
+
+    def done(self) -> bool:
+        """True once the state is terminal: the memory of both ends is the caller's again."""
+        state = self.state
+        return state is not _QUEUED and state is not _POSTED
+
+    @property
+    def result(self) -> OpResult:
+        """The result of a terminal op, or how things stand (state QUEUED or POSTED)."""
+        if self._result is None and not self._state.terminal:
+            self._poll()
+        if self._result is not None:
+            return self._result
+        pending = np.full(len(self.transfer.lengths), BlockStatus.BUSY, dtype=np.uint8)
+        return OpResult(self._state, 0, pending, None, self.transport, None)
+
+    @property
+    def error(self) -> MoonpoolError | None:
+        return self.result.error
+
+    def check(self) -> OpResult:
+        """The result of a DONE op; raises the op's error otherwise."""
+        result = self.result
+        if result.error is not None:
+            raise result.error
+        if not result.ok:
+            raise TransferError(f"op is {result.state} still; wait for it before check()")
+        return result
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Blocks without spinning until the op is terminal; False when `timeout` seconds pass.
+
+        Without a timeout it waits for the op's own deadline, which every op has.
+        """
+        if self.done():
+            return True
+        limit_s = self._wait_limit_s() if timeout is None else max(0.0, timeout)
+        gate = threading.Lock()
+        gate.acquire()
+        self.add_done_callback(lambda _: gate.release())
+        gate.acquire(timeout=limit_s)
+        return self.done()
+
+    def _wait_limit_s(self) -> float:
+        return max(0.0, self.transfer.deadline_s - time.monotonic()) + _VERDICT_GRACE_S
+
+    def cancel(self) -> bool:
+        """Asks the transport to stop; False when the op was terminal already.
+
+        The op is quiet once its state says so, not when this call returns.
+        """
+        if self.settle(OpState.CANCELLED, error=cancelled(self), only_from=OpState.QUEUED):
+            return True
+        if self.done():
+            return False
+        self._cancel_posted()
+        return True
+
+    def _cancel_posted(self) -> None:
+        """For transports: stops what runs, then settles."""
+
+    def add_done_callback(self, callback: "Callable[[Op], None]") -> None:
+        """Calls `callback(op)` once the op is terminal, at once if it is; from any thread."""
+        with _STATES:
+            if not self._state.terminal:
+                if self._callbacks is None:
+                    self._callbacks = []
+                self._callbacks.append(callback)
+                return
+        callback(self)
+
+    def __await__(self) -> "Generator[Any, None, OpResult]":
+        """Waits inside asyncio; a cancelled waiter cancels the op."""
+        if not self.done():
+            loop = asyncio.get_running_loop()
+            arrived: asyncio.Future[None] = loop.create_future()
+            self.add_done_callback(lambda _: _wake(loop, arrived))
+            try:
+                yield from arrived
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+        return self.result
+
+    def count_in(self, tally: "Tally") -> None:
+        """For the engine: adds the result to `tally`, now or when there is one."""
+        with _STATES:
+            self._tally = tally
+            if self._result is not None:
+                tally.add(self._result)
+
+    def post(self) -> bool:
+        """For transports: the op begins; False when it is terminal already."""
+        with _STATES:
+            if self._state.terminal:
+                return False
+            self._state = _POSTED
+            return True
+
+    def settle(
+        self,
+        state: OpState,
+        *,
+        status: U8 | None = None,
+        crc: U32 | None = None,
+        error: MoonpoolError | None = None,
+        only_from: OpState | None = None,
+    ) -> bool:
+        """For transports: the one step into a terminal state; False when it was taken before.
+
+        Without `status` every block has the one that goes with `state`. With `only_from` the step
+        is made from that state alone.
+        """
+        assert state.terminal, state
+        if status is None:
+            uniform = _UNIFORM[state] if error is None else _status_of(state, error)
+            status = np.full(len(self.transfer.lengths), uniform, dtype=np.uint8)
+            nbytes = self.transfer.nbytes if state is _DONE else 0
+        elif state is _DONE:
+            nbytes = self.transfer.nbytes
+        else:
+            nbytes = int(self.transfer.lengths[status == BlockStatus.OK].sum())
+        result = OpResult(state, nbytes, status, crc, self.transport, error)
+        with _STATES:
+            if self._state.terminal or (only_from is not None and self._state is not only_from):
+                return False
+            self._result = result
+            self._state = state
+            if self._tally is not None:
+                self._tally.add(result)
+            callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            callback(self)
+        return True
+
+    def __repr__(self) -> str:
+        transfer = self.transfer
+        blocks = len(transfer.lengths)
+        return (
+            f"<Op {transfer.kind} {blocks} blocks, {transfer.nbytes} bytes, {self.transport}: "
+            f"{self.state}>"
+        )
+
+
+_UNIFORM = {
+    OpState.DONE: BlockStatus.OK,
+    OpState.FAILED: BlockStatus.INTERNAL,
+    OpState.CANCELLED: BlockStatus.CANCELLED,
+    OpState.EXPIRED: BlockStatus.EXPIRED,
+}
+
+
+def _status_of(state: OpState, error: MoonpoolError) -> BlockStatus:
+    for status, kind in STATUS_ERRORS.items():
+        if isinstance(error, kind):
+            return BlockStatus(status)
+    return _UNIFORM[state]
+
+
+def _wake(loop: asyncio.AbstractEventLoop, arrived: "asyncio.Future[None]") -> None:
+    def set_result() -> None:
+        if not arrived.done():
+            arrived.set_result(None)
+
+    try:
+        loop.call_soon_threadsafe(set_result)
+    except RuntimeError:
+        # The loop was closed while the op ran; nobody is left to hear of it.
+        return

@@ -1,0 +1,268 @@
+"""A peer as the engine knows it: its segments, ways to reach it, and coming back after a loss."""
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from moonpool import _core
+from moonpool.core.errors import (
+    BadInput,
+    Closed,
+    DeadlineExceeded,
+    MoonpoolError,
+    PeerRestarted,
+    TransferError,
+    did_you_mean,
+)
+from moonpool.transfer.base import OpState, Transfer
+from moonpool.transfer.layout import Layout, resolve
+from moonpool.transfer.link import Link
+from moonpool.transfer.relay import RelayedOp
+from moonpool.transfer.segment import RemoteSegment, Segment
+from moonpool.transfer.view import View
+
+if TYPE_CHECKING:
+    from moonpool.transfer.engine import Engine
+
+_SHM_AND_TCP = ("shm", "tcp")
+_TCP = ("tcp",)
+
+
+class Peer:
+    """Made by `engine.connect`. Thread-safe.
+
+    A lost connection is made again by the next op (which waits for it as QUEUED) or by refresh().
+    When another process answers then, `epoch` changes and old descriptors fail with PeerRestarted.
+    """
+
+    def __init__(self, engine: "Engine", address: str, link: Link) -> None:
+        self.address = address
+        self.closed = False
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[RelayedOp, str | None]] = []
+        self._reviver: threading.Thread | None = None
+        self._link = link
+        self._segments: dict[str, RemoteSegment] = {}
+        self._own: dict[int, Segment] = {}
+        self._install(link)
+
+    @property
+    def epoch(self) -> int:
+        """Random number of the process that answered last."""
+        return self._link.epoch
+
+    @property
+    def alive(self) -> bool:
+        """False once the connection is known to be lost; a peer that hangs is alive still."""
+        return not self.closed and self._link.alive
+
+    @property
+    def segments(self) -> dict[str, RemoteSegment]:
+        """What the peer offered when it was last asked, by name."""
+        return dict(self._segments)
+
+    @property
+    def transports(self) -> tuple[str, ...]:
+        """Transports that can reach some segment of this peer, best first."""
+        names = {name for segment in self._segments.values() for name in self.offers(segment)}
+        return tuple(name for name in ("local", "shm", "tcp") if name in names or name == "tcp")
+
+    @property
+    def connection(self) -> _core.Connection:
+        """For the tcp transport."""
+        return self._link.connection
+
+    def mapping(self, segment: RemoteSegment) -> _core.SharedRegion | None:
+        """For the shm transport: the peer's memory in our address space."""
+        return self._link.mappings.get(segment.region)
+
+    def local_segment(self, segment: RemoteSegment) -> Segment | None:
+        """For the local transport: the segment itself, when the peer is this very process."""
+        return self._own.get(segment.region) if segment.epoch == self._link.epoch else None
+
+    def offers(self, segment: RemoteSegment) -> tuple[str, ...]:
+        """Transports that can reach `segment` now, best first."""
+        names = _SHM_AND_TCP if segment.region in self._link.mappings else _TCP
+        return ("local", *names) if self.local_segment(segment) is not None else names
+
+    def why_no_shm(self, segment: RemoteSegment) -> str:
+        """The reason shm cannot reach `segment`; '' when it can."""
+        if segment.region in self._link.mappings:
+            return ""
+        return self._link.shm_reason or "the segment is registered memory, not allocated to share"
+
+    def segment(self, name: str) -> RemoteSegment:
+        """The current descriptor of a segment; asks the peer when it is not known yet.
+
+        Raises BadInput when the peer has none of that name, TransferError when it cannot be asked.
+        """
+        if name not in self._segments or not self.alive:
+            self.refresh()
+        if name not in self._segments:
+            hint = did_you_mean(str(name), self._segments)
+            raise BadInput(f"{self.address} offers no segment {name!r}.{hint}")
+        return self._segments[name]
+
+    def layout(self, name: str) -> Layout:
+        """A layout the peer published: `segment.blocks(..., name=name)`. Raises as segment()."""
+        if self._link.info is None or name not in self._link.info.layouts or not self.alive:
+            self.refresh()
+        layouts = self._link.info.layouts if self._link.info is not None else {}
+        if name not in layouts:
+            hint = did_you_mean(str(name), layouts)
+            raise BadInput(f"{self.address} publishes no layout {name!r}.{hint}")
+        shape = layouts[name]
+        segment = self.segment(shape.segment)
+        return segment.blocks(shape.block_bytes, shape.stride, shape.offset, name)
+
+    def refresh(self, timeout: float | None = None) -> None:
+        """Asks the peer what it offers now; connects again first if that is needed."""
+        self._require_open()
+        timeout = self._engine.connect_timeout_s if timeout is None else timeout
+        if self._link.alive:
+            self._link.refresh(timeout)
+            self._install(self._link)
+        else:
+            self._install(self._engine.open_link(self.address, timeout))
+
+    def map(self, target: "RemoteSegment | Layout | str", which: Any = None) -> View:
+        """A read-only view of one block (an id in a layout), of one (offset, length) of a segment,
+        or of all of it; in place on the same host, else a copy. Raises TransferError, BadInput."""
+        if isinstance(target, str):
+            target = self.segment(target)
+        segment = target.segment if isinstance(target, Layout) else target
+        if not isinstance(segment, RemoteSegment) or segment.peer is not self:
+            raise BadInput(f"{segment!r} does not belong to {self.address}")
+        blocks = resolve(target, which)
+        if len(blocks.offsets) != 1:
+            raise BadInput(f"a view is of one block, not of {len(blocks.offsets)}")
+        offset, length = int(blocks.offsets[0]), int(blocks.lengths[0])
+        self._require_current(segment)
+        own = self.local_segment(segment)
+        memory = own.buffer if own is not None else self.mapping(segment)
+        if memory is None:
+            return self._copied(segment, offset, length)
+        data = memoryview(memory)[offset : offset + length].toreadonly()
+        return View(data, "local" if own is not None else "shm", copied=False)
+
+    def close(self) -> None:
+        """Ends the connection and its ops; descriptors of this peer are of no use afterwards."""
+        with self._lock:
+            self.closed = True
+            waiting, self._waiting = self._waiting, []
+        for op, _ in waiting:
+            op.settle(OpState.FAILED, error=self._closed_error(), only_from=OpState.QUEUED)
+        self._link.close()
+        self._engine.forget(self)
+
+    def refusal(self, segment: RemoteSegment) -> TransferError | None:
+        """Why no op on `segment` can begin, if so."""
+        if self.closed:
+            return self._closed_error()
+        if segment.epoch != self._link.epoch:
+            return PeerRestarted(
+                f"segment '{segment.name}' belongs to an earlier process at {self.address}; take "
+                f"the new descriptor from peer.segment({segment.name!r})"
+            )
+        return None
+
+    def submit_later(self, transfer: Transfer, via: str | None) -> RelayedOp:
+        """An op that waits for one attempt to connect again."""
+        op = RelayedOp(transfer)
+        with self._lock:
+            if len(self._waiting) >= self._engine.queue_ops_max:
+                full = f"{len(self._waiting)} ops wait for {self.address} already"
+                op.settle(OpState.FAILED, error=TransferError(full))
+                return op
+            self._waiting.append((op, via))
+            if self._reviver is None:
+                self._reviver = threading.Thread(
+                    target=self._revive, name="moonpool-reconnect", daemon=True
+                )
+                self._reviver.start()
+        return op
+
+    def _revive(self) -> None:
+        give_up_s = time.monotonic() + self._engine.connect_timeout_s
+        link: Link | None = None
+        error: MoonpoolError | None = None
+        while link is None and error is None:
+            with self._lock:
+                due_s = min((op.transfer.deadline_s for op, _ in self._waiting), default=give_up_s)
+            left_s = min(give_up_s, due_s) - time.monotonic()
+            try:
+                link = self._engine.open_link(self.address, max(0.001, left_s))
+            except DeadlineExceeded as late:
+                error = late if time.monotonic() >= give_up_s else None
+                self._expire_waiting()
+            except MoonpoolError as why:
+                error = why
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            self._reviver = None
+        if link is not None:
+            self._install(link)
+        for op, via in waiting:
+            self._engine.relay(op, via, error)
+
+    def _expire_waiting(self) -> None:
+        now_s = time.monotonic()
+        with self._lock:
+            late = [op for op, _ in self._waiting if op.transfer.deadline_s <= now_s]
+            self._waiting = [one for one in self._waiting if one[0].transfer.deadline_s > now_s]
+        for op in late:
+            op.expire()
+
+    def _install(self, link: Link) -> None:
+        with self._lock:
+            if self.closed:
+                link.close()
+                return
+            old, self._link = self._link, link
+            self._own = self._engine.shared_with(link.epoch)
+            kept = self._segments if old.epoch == link.epoch else {}
+            self._segments = {
+                name: _kept(kept.get(name), offer.region)
+                or RemoteSegment(
+                    self,
+                    epoch=link.epoch,
+                    region=offer.region,
+                    name=name,
+                    nbytes=offer.nbytes,
+                    writable=offer.writable,
+                    shared=offer.shared,
+                )
+                for name, offer in link.offers.items()
+            }
+        if old is not link:
+            old.close()
+
+    def _copied(self, segment: RemoteSegment, offset: int, length: int) -> View:
+        memory = Segment(np.empty(length, dtype=np.uint8), name="view")
+        op = self._engine.read(memory, None, segment, (offset, length))
+        op.wait()
+        return View(memory.buffer.toreadonly(), op.check().transport, copied=True)
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise self._closed_error()
+
+    def _require_current(self, segment: RemoteSegment) -> None:
+        if not self.closed and not self._link.alive:
+            self.refresh()
+        if (error := self.refusal(segment)) is not None:
+            raise error
+
+    def _closed_error(self) -> Closed:
+        return Closed(f"the connection to {self.address} was closed; connect again")
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "alive" if self.alive else "lost"
+        return f"<Peer {self.address}, epoch {self.epoch:016x}, {state}>"
+
+
+def _kept(segment: RemoteSegment | None, region: int) -> RemoteSegment | None:
+    return segment if segment is not None and segment.region == region else None

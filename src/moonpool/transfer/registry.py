@@ -1,0 +1,111 @@
+"""The memory an engine has registered: who sees it, under which name, and the page that says so."""
+
+import os
+import threading
+from typing import Any
+
+import numpy as np
+
+from moonpool import _core
+from moonpool.core.errors import BadInput
+from moonpool.core.host import host_id
+from moonpool.transfer.info_page import PAGE_NAME, EngineInfo, InfoPage, LayoutInfo
+from moonpool.transfer.native_errors import NATIVE_ERRORS, translated
+from moonpool.transfer.room import require_room
+from moonpool.transfer.segment import Segment, check_name
+
+_RESERVED = "moonpool."
+
+
+class Registry:
+    """Segments by name and by region. A segment without a name has no region: no peer sees it."""
+
+    def __init__(self, endpoint: _core.Endpoint) -> None:
+        self.segments: dict[str, Segment] = {}
+        self.regions: dict[int, Segment] = {}
+        self.unix_path = ""
+        self._endpoint = endpoint
+        self._lock = threading.RLock()
+        self._private = 0
+        self._page = InfoPage()
+        self.publish()
+        endpoint.register(self._page.memory, PAGE_NAME, False)
+
+    def allocate(self, nbytes: int, name: str, shared: bool, writable: bool) -> Segment:
+        """See Engine.allocate."""
+        if isinstance(nbytes, bool) or not isinstance(nbytes, int) or not 0 <= nbytes < 2**46:
+            raise BadInput(f"cannot allocate {nbytes!r} bytes; give 0..2^46-1")
+        if not name or not shared or nbytes == 0:
+            return self.register(np.zeros(nbytes, dtype=np.uint8), name, writable)
+        with self._lock:
+            self._check_free(name)
+            require_room(nbytes)
+            try:
+                memory = self._endpoint.allocate(nbytes, name, writable)
+            except NATIVE_ERRORS as error:
+                raise translated(error, f"cannot allocate segment '{name}'") from None
+            whole = np.frombuffer(memoryview(memory), dtype=np.uint8)
+            return self._add(whole, name, writable, memory.region, shared=True)
+
+    def register(self, buffer: Any, name: str, writable: bool) -> Segment:
+        """See Engine.register."""
+        with self._lock:
+            if not name:
+                self._private += 1
+                return Segment(buffer, name=f"private-{self._private}", writable=writable)
+            self._check_free(name)
+            # The checks of Segment come first, so that the endpoint never meets bad memory.
+            memory = Segment(buffer, name=name, writable=writable)
+            region = self._endpoint.register(memory.buffer, name, writable)
+            return self._add(memory.array, name, writable, region, shared=False)
+
+    def publish(self) -> None:
+        """Writes the page anew. Raises BadInput when the layouts do not fit or share a name."""
+        with self._lock:
+            layouts: dict[str, LayoutInfo] = {}
+            for segment in self.segments.values():
+                for name, layout in segment.layouts.items():
+                    if name in layouts:
+                        other = layouts[name].segment
+                        raise BadInput(f"segment '{other}' publishes a layout '{name}' already")
+                    layouts[name] = LayoutInfo(
+                        segment.name, layout.block_bytes, layout.stride, layout.offset
+                    )
+            self._page.publish(
+                EngineInfo(
+                    host=host_id(), pid=os.getpid(), unix_path=self.unix_path, layouts=layouts
+                )
+            )
+
+    def close(self) -> None:
+        """Closes every segment that peers see."""
+        for segment in list(self.segments.values()):
+            segment.close()
+
+    def _add(self, memory: Any, name: str, writable: bool, region: int, *, shared: bool) -> Segment:
+        segment = Segment(
+            memory,
+            name=name,
+            writable=writable,
+            shared=shared,
+            region=region,
+            on_close=self._remove,
+            on_layout=self.publish,
+        )
+        self.segments[name] = segment
+        self.regions[region] = segment
+        return segment
+
+    def _remove(self, segment: Segment) -> None:
+        with self._lock:
+            del self.segments[segment.name], self.regions[segment.region]
+            # Returns when the endpoint no longer touches the memory.
+            self._endpoint.unregister(segment.region)
+            if segment.layouts:
+                self.publish()
+
+    def _check_free(self, name: str) -> None:
+        if check_name(name).startswith(_RESERVED):
+            raise BadInput(f"names that begin with '{_RESERVED}' are the engine's own")
+        if name in self.segments:
+            raise BadInput(f"there is a segment '{name}' already; close it or take another name")

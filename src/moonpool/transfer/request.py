@@ -1,0 +1,85 @@
+"""From what a caller asks to a checked Transfer; everything that can be wrong is found here."""
+
+import time
+from typing import Any, Final
+
+import numpy as np
+
+from moonpool.core.errors import BadInput
+from moonpool.transfer.base import Transfer
+from moonpool.transfer.layout import Layout, resolve
+from moonpool.transfer.segment import RemoteSegment, Segment
+
+DEADLINE_MAX_S: Final = 3600.0
+
+LocalTarget = Layout | Segment
+Target = Layout | RemoteSegment | Segment
+
+
+def checked_transfer(
+    kind: str,
+    local: LocalTarget,
+    local_ids: Any,
+    remote: Target,
+    remote_ids: Any,
+    deadline_s: float,
+    checksum: bool,
+) -> Transfer:
+    """The request with all ids resolved; `deadline_s` counts from now. Raises BadInput, Closed."""
+    near_segment, far_segment = _segment_of(local), _segment_of(remote)
+    if not isinstance(near_segment, Segment):
+        raise BadInput(f"{near_segment!r} is a peer's; the local end must be our own memory")
+    _check_ends(kind, near_segment, far_segment)
+    near, far = resolve(local, local_ids), resolve(remote, remote_ids)
+    if len(near.offsets) != len(far.offsets):
+        raise BadInput(f"{len(near.offsets)} local blocks but {len(far.offsets)} remote ones")
+    if not _equally_long(local, remote) and not np.array_equal(near.lengths, far.lengths):
+        first = int(np.argmax(near.lengths != far.lengths))
+        raise BadInput(
+            f"block {first} has {near.lengths[first]} bytes here and {far.lengths[first]} at "
+            f"the other end; blocks must be equally long"
+        )
+    return Transfer(
+        kind,
+        near_segment,
+        near.offsets,
+        far_segment,
+        far.offsets,
+        near.lengths,
+        near.nbytes,
+        time.monotonic() + deadline_s,
+        checksum,
+    )
+
+
+def checked_deadline(seconds: float) -> float:
+    """A finite number of seconds from 0 to DEADLINE_MAX_S; raises BadInput."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float | np.number):
+        raise BadInput(f"deadline {seconds!r} is a {type(seconds).__name__}; give seconds")
+    if not 0 <= seconds <= DEADLINE_MAX_S:
+        raise BadInput(f"deadline {seconds!r} s is outside 0..{DEADLINE_MAX_S:.0f} s")
+    return float(seconds)
+
+
+def _segment_of(target: Any) -> Segment | RemoteSegment:
+    segment = target.segment if isinstance(target, Layout) else target
+    if not isinstance(segment, Segment | RemoteSegment):
+        raise BadInput(f"give a segment or a layout, not a {type(target).__name__}")
+    return segment
+
+
+def _check_ends(kind: str, near: Segment, far: Segment | RemoteSegment) -> None:
+    near.require_open()
+    if isinstance(far, Segment):
+        far.require_open()
+    if kind == "read" and not near.array.flags.writeable:
+        raise BadInput(f"cannot read into segment '{near.name}': its memory is read-only")
+    if kind == "write" and not far.writable:
+        raise BadInput(f"cannot write to segment '{far.name}': it was registered read-only")
+
+
+def _equally_long(local: LocalTarget, remote: Target) -> bool:
+    """True if that is plain without looking at the blocks."""
+    if not isinstance(local, Layout) or not isinstance(remote, Layout):
+        return False
+    return local.block_bytes == remote.block_bytes

@@ -1,0 +1,99 @@
+"""A peer in a process of its own: `python -m tests.transfer.owner FOLDER PORT` offers stamped
+memory, prints its address and epoch as JSON, and ends when its input does.
+
+    kv   1 MiB, shared, writable, layout "kv-blocks" of 4 KiB     stamped(1 MiB, seed 7)
+    raw  64 KiB, registered, read-only                            stamped(64 KiB, seed 8)
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from moonpool.core.errors import Unreachable
+from moonpool.transfer.engine import Engine
+from tests.transfer.conftest import stamped
+
+KV_BYTES, RAW_BYTES, BLOCK = 1 << 20, 1 << 16, 4096
+KV_SEED, RAW_SEED = 7, 8
+
+
+def main(folder: str, port: int) -> None:
+    with Engine(dir=folder) as engine:
+        kv = engine.allocate(KV_BYTES, "kv")
+        kv.array[:] = stamped(KV_BYTES, KV_SEED)
+        kv.blocks(BLOCK, name="kv-blocks")
+        engine.register(stamped(RAW_BYTES, RAW_SEED), "raw", writable=False)
+        address = _listen(engine, port)
+        print(json.dumps({"address": address, "epoch": engine.epoch}), flush=True)
+        sys.stdin.read()
+
+
+def _listen(engine: Engine, port: int) -> str:
+    # The port of a process killed a moment ago may take a little to be free.
+    for _ in range(100):
+        try:
+            return engine.listen(port=port)
+        except Unreachable:
+            time.sleep(0.05)
+    return engine.listen(port=port)
+
+
+class Owner:
+    """The test's handle on such a process; a context manager that always ends it."""
+
+    def __init__(self, folder: str, port: int = 0) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.transfer.owner", folder, str(port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        hello = json.loads(self._process.stdout.readline())
+        self.address: str = hello["address"]
+        self.epoch: int = hello["epoch"]
+        self.port = int(self.address.rpartition(":")[2])
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+        status = Path(f"/proc/{self._process.pid}/stat")
+        wait_until(lambda: status.read_text().split()[2] == "T")
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
+    """Sleeps until `condition()`; fails after `limit_s`, which only a broken test reaches."""
+    until_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < until_s, "waited in vain"
+        time.sleep(0.002)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
