@@ -25,6 +25,8 @@ EndpointOptions checked(const EndpointOptions& options) {
   at_least("frame_payload_bytes_max", options.frame_payload_bytes_max, 4096);
   at_least("connections_max", options.connections_max, 1);
   at_least("regions_max", options.regions_max, 1);
+  at_least("segments_max", options.segments_max, 1);
+  at_least("claims_max", options.claims_max, 1);
   at_least("ops_max", options.ops_max, 1);
   at_least("replies_max", options.replies_max, 1);
   at_least("turn_bytes", options.turn_bytes, 4096);
@@ -94,7 +96,8 @@ Endpoint::Endpoint(std::uint64_t epoch, std::string token, const EndpointOptions
       epoch_(epoch ? epoch : random_epoch()),
       token_(std::move(token)),
       regions_(options.regions_max),
-      context_{options_, counters_, regions_, epoch_, token_, loop_} {}
+      agents_(options.segments_max),
+      context_{options_, counters_, regions_, agents_, epoch_, token_, loop_} {}
 
 Endpoint::~Endpoint() {
   if (owner_ == ::getpid()) close();
@@ -180,21 +183,41 @@ std::uint64_t Endpoint::share_region(std::string name, std::shared_ptr<SharedMem
 bool Endpoint::unregister_region(std::uint64_t id) {
   if (!regions_.remove(id)) return false;
   if (owner_ != ::getpid()) return true;
-  withdraw([id](const wire::Header& header) {
+  auto uses_region = [id](const wire::Header& header) {
     auto type = wire::Type{header.type};
     return (type == wire::Type::kReadRaw || type == wire::Type::kWriteRaw) &&
            wire::load<std::uint64_t>(header.target.data()) == id;
+  };
+  each_served([&](ServerConnection& one) { one.withdraw(uses_region, Status::kNotFound); });
+  return true;
+}
+
+void Endpoint::attach(std::shared_ptr<SegmentAgent> agent) {
+  check_usable();
+  agents_.add(std::move(agent));
+}
+
+bool Endpoint::detach(const SegmentAgent& agent) {
+  if (!agents_.remove(agent)) return false;
+  if (owner_ != ::getpid()) return true;
+  wire::Id16 incarnation = incarnation_of(agent);
+  auto uses_segment = [&](const wire::Header& header) {
+    auto type = wire::Type{header.type};
+    return type >= wire::Type::kReadObjects && type <= wire::Type::kWriteObject &&
+           header.target == incarnation;
+  };
+  each_served([&](ServerConnection& one) {
+    one.withdraw(uses_segment, Status::kNotFound);
+    one.drop_claims(agent);
   });
   return true;
 }
 
-// Runs between two turns of the I/O thread, so when it returns nothing that matches is under way.
-void Endpoint::withdraw(const std::function<bool(const wire::Header&)>& which) {
+// Runs between two turns of the I/O thread: what it ends is over when it returns.
+void Endpoint::each_served(const std::function<void(ServerConnection&)>& visit) {
   loop_.run([&] {
     loop_.for_each([&](Source& source) {
-      if (auto* connection = dynamic_cast<ServerConnection*>(&source)) {
-        connection->withdraw(which, Status::kNotFound);
-      }
+      if (auto* connection = dynamic_cast<ServerConnection*>(&source)) visit(*connection);
     });
   });
 }

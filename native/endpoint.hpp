@@ -19,6 +19,8 @@
 
 namespace moonpool {
 
+class ServerConnection;
+
 // The endpoint is closed, or belongs to the parent of this fork child.
 struct ClosedError : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -45,6 +47,11 @@ class Endpoint {
   // Returns when no thread touches the region's memory any more; false for an unknown id.
   bool unregister_region(std::uint64_t id);
 
+  // Serves a segment's objects. Detached, no request uses it any more and its connections' claims
+  // are aborted. Throws std::invalid_argument, std::length_error; `detach` is false for an unknown.
+  void attach(std::shared_ptr<SegmentAgent> agent);
+  bool detach(const SegmentAgent& agent);
+
   // A fresh op of this endpoint; `deadline_ms` < 0 takes the option's default.
   std::shared_ptr<Op> make_op(wire::Type type, std::size_t blocks, std::int64_t deadline_ms);
 
@@ -63,7 +70,7 @@ class Endpoint {
   class Listener;
   void listen(Descriptor socket, bool is_unix);
   std::int64_t deadline_ns(std::int64_t deadline_ms) const;
-  void withdraw(const std::function<bool(const wire::Header&)>& which);
+  void each_served(const std::function<void(ServerConnection&)>& visit);
 
   const pid_t owner_;
   const EndpointOptions options_;
@@ -72,6 +79,7 @@ class Endpoint {
   EndpointCounters counters_;
   Completions completions_;
   RegionTable regions_;
+  AgentTable agents_;
   Loop loop_;
   ServerContext context_;
   std::atomic<std::uint64_t> next_op_{1};

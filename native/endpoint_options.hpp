@@ -11,8 +11,10 @@ struct EndpointOptions {
   std::uint64_t frame_payload_bytes_max = std::uint64_t{1} << 40;
   std::uint32_t connections_max = 4096;  // accepted ones
   std::uint32_t regions_max = 65536;
-  std::uint32_t ops_max = 4096;    // in flight on one connection
-  std::uint32_t replies_max = 64;  // waiting on one accepted connection; then it is not read
+  std::uint32_t segments_max = 1024;
+  std::uint32_t claims_max = 65536;  // open on one connection, made for no client row
+  std::uint32_t ops_max = 4096;      // in flight on one connection
+  std::uint32_t replies_max = 64;    // waiting on one accepted connection; then it is not read
   std::uint32_t turn_bytes =
       1u << 20;  // moved for one connection before the others have their turn
   std::uint32_t piece_bytes = 256u << 10;  // moved and checksummed while in cache

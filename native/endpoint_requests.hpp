@@ -26,6 +26,47 @@ Submission write_raw(Endpoint& endpoint, const ClientConnection& peer, std::uint
                      std::span<const std::uint64_t> lengths, RawMemory source,
                      std::span<const std::uint64_t> offsets, std::int64_t deadline_ms,
                      bool checksum);
+
+// One destination of an object read: `length` bytes from `offset`, or the whole object from there.
+struct ObjectRead {
+  std::uint32_t slot;
+  std::uint64_t generation;
+  std::uint64_t offset;
+  std::uint64_t length;  // wire::kWholeObject: whatever there is, at most the room
+  Op::Room room;
+};
+
+struct ObjectSource {
+  const std::uint8_t* memory;
+  std::uint64_t size;
+};
+
+// A batch of claims as the agent takes them: 48-byte records, and their keys and parents as one
+// blob.
+struct ClaimList {
+  std::span<const std::uint8_t> records;
+  std::span<const std::uint8_t> blob;
+  std::uint64_t term;
+};
+
+Submission read_objects(Endpoint& endpoint, const wire::Id16& incarnation,
+                        std::span<const ObjectRead> reads, std::int64_t deadline_ms, bool verify);
+Submission put_objects(Endpoint& endpoint, const wire::Id16& incarnation, const ClaimList& claims,
+                       std::span<const ObjectSource> sources, std::int64_t deadline_ms);
+// Row -1: the claims end with the connection.
+Submission claim_slots(Endpoint& endpoint, const wire::Id16& incarnation, const ClaimList& claims,
+                       std::int32_t row, std::uint64_t row_epoch, std::int64_t deadline_ms);
+Submission write_object(Endpoint& endpoint, const wire::Id16& incarnation, std::uint32_t slot,
+                        std::uint64_t generation, std::uint64_t offset, ObjectSource source,
+                        std::int64_t deadline_ms);
+Submission seal_slots(Endpoint& endpoint, const wire::Id16& incarnation,
+                      std::span<const std::uint32_t> slots,
+                      std::span<const std::uint64_t> generations,
+                      std::span<const std::uint32_t> crcs, bool agent_computes, std::uint64_t term,
+                      std::int64_t deadline_ms);
+Submission abort_slots(Endpoint& endpoint, const wire::Id16& incarnation,
+                       std::span<const std::uint32_t> slots,
+                       std::span<const std::uint64_t> generations, std::int64_t deadline_ms);
 Submission share_region(Endpoint& endpoint, const ClientConnection& peer, std::uint64_t region,
                         std::int64_t deadline_ms);
 

@@ -26,6 +26,7 @@ ServerConnection::ServerConnection(ServerContext& context, Descriptor socket, bo
     : context_(context),
       socket_(std::move(socket)),
       is_unix_(is_unix),
+      claims_(context.options.claims_max),
       reader_(*this, kStagingBytes, context.options.piece_bytes),
       writer_(context.options.piece_bytes),
       hello_deadline_ns_(monotonic_ns() + ms(context.options.hello_ms)),
@@ -91,7 +92,7 @@ bool ServerConnection::on_header(const wire::Header& header, std::size_t* traile
     return false;
   }
   std::uint32_t left = std::min(header.deadline_left_ms, options.deadline_max_ms);
-  incoming_ = make_request(context_, header, monotonic_ns() + ms(left));
+  incoming_ = make_request(context_, claims_, header, monotonic_ns() + ms(left));
   if (!incoming_) return false;
   *trailer_bytes = wire::request_trailer_bytes(header);
   return true;
@@ -262,7 +263,7 @@ void ServerConnection::withdraw(const std::function<bool(const wire::Header&)>& 
     drop_incoming(why);
   }
   for (Reply& reply : replies_) {
-    if (reply.started && reply.request && which(reply.request->header)) drop_memory(reply, why);
+    if (reply.request && which(reply.request->header)) drop_memory(reply, why);
   }
 }
 
@@ -302,6 +303,7 @@ void ServerConnection::on_removed() {
   }
   incoming_.reset();
   replies_.clear();
+  claims_.abort(nullptr);
   socket_.reset();
   context_.counters.connections_open.fetch_sub(1, std::memory_order_relaxed);
 }

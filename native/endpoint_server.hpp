@@ -27,6 +27,8 @@ class ServerConnection : public Source, private FrameSink {
 
   // Takes the memory of matching requests away, in whatever state they are.
   void withdraw(const std::function<bool(const wire::Header&)>& which, Status why);
+  // Aborts what this connection has claimed in a segment.
+  void drop_claims(const SegmentAgent& agent) { claims_.abort(&agent); }
 
  private:
   // kHello and kProof wait for the peer's frame, kReady serves, kRefusing sends its last words and
@@ -61,6 +63,7 @@ class ServerConnection : public Source, private FrameSink {
   ServerContext& context_;
   Descriptor socket_;
   const bool is_unix_;
+  ConnectionClaims claims_;
   FrameReader reader_;
   FrameWriter writer_;
   State state_ = State::kHello;

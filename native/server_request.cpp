@@ -18,12 +18,14 @@ Directory ServerContext::directory() const {
     list.regions.push_back(
         {region.id, region.size, region.writable, region.shared != nullptr, region.name});
   }
+  list.segments = agents.offers();
   return list;
 }
 
-std::unique_ptr<ServerRequest> make_request(ServerContext& context, const wire::Header& header,
-                                            std::int64_t deadline_ns) {
-  return make_raw_request(context, header, deadline_ns);
+std::unique_ptr<ServerRequest> make_request(ServerContext& context, ConnectionClaims& claims,
+                                            const wire::Header& header, std::int64_t deadline_ns) {
+  auto request = make_raw_request(context, header, deadline_ns);
+  return request ? std::move(request) : make_object_request(context, claims, header, deadline_ns);
 }
 
 }  // namespace moonpool

@@ -19,6 +19,7 @@
 #include "hello.hpp"
 #include "loop.hpp"
 #include "region.hpp"
+#include "server_objects.hpp"
 #include "status.hpp"
 
 namespace moonpool {
@@ -28,6 +29,7 @@ struct ServerContext {
   const EndpointOptions& options;
   EndpointCounters& counters;
   RegionTable& regions;
+  AgentTable& agents;
   const std::uint64_t epoch;
   const std::string token;
   Loop& loop;
@@ -67,10 +69,13 @@ class ServerRequest {
 };
 
 // The request for a header's type; null for an unknown one.
-std::unique_ptr<ServerRequest> make_request(ServerContext& context, const wire::Header& header,
-                                            std::int64_t deadline_ns);
+std::unique_ptr<ServerRequest> make_request(ServerContext& context, ConnectionClaims& claims,
+                                            const wire::Header& header, std::int64_t deadline_ns);
 std::unique_ptr<ServerRequest> make_raw_request(ServerContext& context, const wire::Header& header,
                                                 std::int64_t deadline_ns);
+std::unique_ptr<ServerRequest> make_object_request(ServerContext& context, ConnectionClaims& claims,
+                                                   const wire::Header& header,
+                                                   std::int64_t deadline_ns);
 
 inline std::uint8_t code(Status status) { return static_cast<std::uint8_t>(status); }
 

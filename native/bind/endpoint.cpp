@@ -19,7 +19,15 @@ void EndpointHandle::sweep() {
   std::erase_if(orphans, [](const Orphan& orphan) { return orphan.op->terminal(); });
 }
 
-ConnectionHandle::~ConnectionHandle() { home->endpoint.close_connection(peer); }
+EndpointHandle::~EndpointHandle() {
+  nb::gil_scoped_release release;
+  endpoint.close();
+}
+
+ConnectionHandle::~ConnectionHandle() {
+  nb::gil_scoped_release release;
+  home->endpoint.close_connection(peer);
+}
 
 OpHandle::~OpHandle() {
   if (!connection || op->terminal()) return;
@@ -59,6 +67,8 @@ void make_endpoint(EndpointHandle* self, std::uint64_t epoch, const nb::bytes& t
   take(options.frame_payload_bytes_max, "frame_payload_bytes_max");
   take(options.connections_max, "connections_max");
   take(options.regions_max, "regions_max");
+  take(options.segments_max, "segments_max");
+  take(options.claims_max, "claims_max");
   take(options.ops_max, "ops_max");
   take(options.replies_max, "replies_max");
   take(options.turn_bytes, "turn_bytes");
@@ -126,6 +136,21 @@ SharedRegion allocate(EndpointHandle& self, std::uint64_t nbytes, std::string na
   nb::gil_scoped_release release;
   auto memory = SharedMemory::allocate(nbytes);
   return {self.endpoint.share_region(std::move(name), memory, writable), memory};
+}
+
+void attach(EndpointHandle& self, std::shared_ptr<SegmentAgent> agent) {
+  self.endpoint.attach(agent);
+  self.agents.push_back(std::move(agent));
+}
+
+void detach(EndpointHandle& self, const std::shared_ptr<SegmentAgent>& agent) {
+  bool known = false;
+  {
+    nb::gil_scoped_release release;
+    known = self.endpoint.detach(*agent);
+  }
+  std::erase_if(self.agents, [&](const auto& one) { return one.get() == agent.get(); });
+  if (!known) throw nb::key_error("this segment is not attached");
 }
 
 nb::list regions_list(const ConnectionHandle& self) {
@@ -303,7 +328,8 @@ void bind_endpoint(nb::module_& m) {
       .def_ro("region", &SharedRegion::region)
       .def_prop_ro("nbytes", [](SharedRegion& self) { return self.memory->size(); })
       .def_prop_ro("writable", [](SharedRegion& self) { return self.memory->writable(); });
-  bind_connection(m);
+  auto connection = bind_connection(m);
+  bind_endpoint_objects(connection);
 
   nb::class_<EndpointHandle>(m, "Endpoint")
       .def("__init__", make_endpoint, "epoch"_a = 0, "token"_a = nb::bytes("", 0), "options"_a)
@@ -338,6 +364,8 @@ void bind_endpoint(nb::module_& m) {
       .def("register", register_buffer, "buffer"_a, "name"_a = "", "writable"_a = false)
       .def("unregister", unregister, "region"_a)
       .def("allocate", allocate, "nbytes"_a, "name"_a = "", "writable"_a = false)
+      .def("attach", attach, "agent"_a)
+      .def("detach", detach, "agent"_a)
       .def_prop_ro("completion_fd",
                    [](EndpointHandle& self) { return self.endpoint.completions().fd(); })
       .def("completed",
@@ -353,6 +381,7 @@ void bind_endpoint(nb::module_& m) {
         }
         self.sweep();
         self.region_buffers.clear();
+        self.agents.clear();
       });
 }
 

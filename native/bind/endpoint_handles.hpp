@@ -1,5 +1,6 @@
-// What Python holds of the endpoint room. The I/O thread never needs the GIL, so destructors may
-// wait for it; callers' buffers are held here, not in the ops, and released with the GIL.
+// What Python holds of the endpoint room. Whoever waits for the I/O thread has released the GIL:
+// that thread needs it when it drops the last reference to a segment's agent, and only then.
+// Callers' buffers are held here, not in the ops, and released with the GIL.
 #pragma once
 #include <map>
 #include <memory>
@@ -18,6 +19,7 @@ namespace moonpool {
 struct EndpointHandle {
   EndpointHandle(std::uint64_t epoch, std::string token, const EndpointOptions& options)
       : endpoint(epoch, std::move(token), options) {}
+  ~EndpointHandle();
 
   // Releases the buffers of ops that nobody waits for and that have ended meanwhile.
   void sweep();
@@ -27,6 +29,8 @@ struct EndpointHandle {
     std::vector<Buffer> buffers;
   };
   std::map<std::uint64_t, Buffer> region_buffers;
+  // Python owns the agents: the last reference must not be dropped by the I/O thread.
+  std::vector<std::shared_ptr<SegmentAgent>> agents;
   std::vector<Orphan> orphans;
   Endpoint endpoint;  // destroyed first: after that no thread touches the buffers above
 };
@@ -79,6 +83,6 @@ inline std::int64_t deadline_or_default(std::optional<std::int64_t> deadline_ms)
   return *deadline_ms;
 }
 
-void bind_endpoint_objects(nanobind::module_& m, nanobind::class_<ConnectionHandle>& connection);
+void bind_endpoint_objects(nanobind::class_<ConnectionHandle>& connection);
 
 }  // namespace moonpool

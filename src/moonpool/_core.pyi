@@ -587,15 +587,78 @@ class Connection:
         checksum: bool = True,
     ) -> Op:
         """Blocks of `buffer` into a peer's region. Status 0: the bytes are in place there."""
+    def read_objects(
+        self,
+        incarnation: bytes,
+        slots: npt.NDArray[np.uint32],
+        generations: npt.NDArray[np.uint64],
+        offsets: npt.NDArray[np.uint64],
+        lengths: npt.NDArray[np.uint64],
+        destinations: Sequence[_Buffer],
+        deadline_ms: int | None = None,
+        verify: bool = True,
+    ) -> Op:
+        """Bytes of sealed objects, each into its own buffer. A length of 2^64-1 takes all from the
+        offset on, and status 3 (bounds) when the buffer has not the room; `sizes` says how much."""
+    def put_objects(
+        self,
+        incarnation: bytes,
+        records: _Buffer,
+        blob: _Buffer,
+        term: int,
+        sources: Sequence[_Buffer],
+        deadline_ms: int | None = None,
+    ) -> Op:
+        """Claim, write and seal in one frame: `records` are 48-byte claims, `blob` their keys and
+        parents. Status 0 is sealed; whatever else, the object left nothing behind."""
+    def claim(
+        self,
+        incarnation: bytes,
+        records: _Buffer,
+        blob: _Buffer,
+        term: int,
+        row: int = -1,
+        row_epoch: int = 0,
+        deadline_ms: int | None = None,
+    ) -> Op:
+        """Claims for a client row of the segment; for row -1 they end with the connection."""
+    def write_object(
+        self,
+        incarnation: bytes,
+        slot: int,
+        generation: int,
+        offset: int,
+        source: _Buffer,
+        deadline_ms: int | None = None,
+    ) -> Op:
+        """A piece of a claimed object."""
+    def seal(
+        self,
+        incarnation: bytes,
+        slots: npt.NDArray[np.uint32],
+        generations: npt.NDArray[np.uint64],
+        crcs: npt.NDArray[np.uint32],
+        flags: int,
+        term: int,
+        deadline_ms: int | None = None,
+    ) -> Op:
+        """Flag 1: the agent computes the CRCs itself."""
+    def abort(
+        self,
+        incarnation: bytes,
+        slots: npt.NDArray[np.uint32],
+        generations: npt.NDArray[np.uint64],
+        deadline_ms: int | None = None,
+    ) -> Op: ...
 
 class Endpoint:
     """Serves registered memory and attached segments, and opens connections to others.
 
     `epoch` names this process (0 draws one). `token` must be the same on both ends; without one
     only loopback is served. Options, each a limit: frame_blocks_max, frame_meta_bytes_max,
-    frame_payload_bytes_max, connections_max, regions_max, ops_max and replies_max (per
-    connection), turn_bytes (per connection and turn), piece_bytes (checksummed at a time),
-    hello_ms, deadline_ms, deadline_max_ms, stall_ms. TypeError for another name.
+    frame_payload_bytes_max, connections_max, regions_max, segments_max, ops_max, replies_max and
+    claims_max (per connection), turn_bytes (per connection and turn), piece_bytes (checksummed at
+    a time), hello_ms, deadline_ms, deadline_max_ms, stall_ms. TypeError for another name.
     """
 
     def __init__(self, epoch: int = 0, token: bytes = b"", **options: int) -> None: ...
@@ -620,6 +683,10 @@ class Endpoint:
         """Raises KeyError. When it returns, no transfer touches the memory any more."""
     def allocate(self, nbytes: int, name: str = "", writable: bool = False) -> SharedRegion:
         """A region that peers behind a UNIX socket can map. Raises OSError without memory."""
+    def attach(self, agent: SegmentAgent) -> None:
+        """Serve a segment's objects. ValueError when it is attached already."""
+    def detach(self, agent: SegmentAgent) -> None:
+        """Raises KeyError. Afterwards no request uses the segment, and it can be closed."""
     def stats(self) -> dict[str, int]: ...
     def close(self) -> None:
         """End every op (FAILED) and connection and join the thread. Again: nothing happens."""
