@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-stamp
+PEERS_VENV := .venv-peers
+PEERS_STAMP := $(PEERS_VENV)/.setup-stamp
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
 
-.PHONY: setup check test bench demo sanitize soak native native-test format help
+.PHONY: setup check test bench bench-peers demo sanitize soak native native-test format help
 
 help:
 	@grep -E '^## ' Makefile | sed 's/^## //'
@@ -72,7 +74,18 @@ soak: setup
 
 ## bench     Moonpool and the machine's limits, one JSON object per line
 bench: setup
-	$(BIN)/moonpool bench --json
+	$(BIN)/python -m bench.limits
+	$(BIN)/moonpool bench all --json
+
+## bench-peers  the same in turns with Mooncake and redis, as a table of ratios
+bench-peers: setup $(PEERS_STAMP)
+	$(BIN)/python -m bench.peers.system
+	$(BIN)/python -m bench.compare --rows build/bench/peers.jsonl
+
+$(PEERS_STAMP): bench/peers/requirements.txt
+	$(PYTHON) -m venv $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python -m pip install -q -r bench/peers/requirements.txt
+	@touch $(PEERS_STAMP)
 
 ## demo      replay a real chat trace through a real pool on this machine
 demo: setup

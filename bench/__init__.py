@@ -1,0 +1,1 @@
+"""Rivals and the machine's limits on the work of `moonpool bench`; not part of the package."""

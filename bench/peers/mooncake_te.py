@@ -1,0 +1,102 @@
+"""Mooncake's Transfer Engine reading another process's memory over TCP on loopback.
+
+As `python -m bench.peers.mooncake_te target` it is the process that is read from. The connection
+pool and everything else is at its default. Blocks of a batch lie in reverse: none adjoins the next.
+"""
+
+import contextlib
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from bench.children import Child
+from bench.peers.memory import Memory, block
+from bench.peers.mooncake_cluster import HOST, READY, expect, leave, mooncake_version, quiet
+from bench.peers.rounds import Case, Rival, Title, main
+
+REGION_BYTES: Final = 256 << 20  # larger than a cache; reads walk through it
+TARGET_BYTES: Final = 16 << 20
+TARGET: Final = "target"
+
+
+class Remote(NamedTuple):
+    """Where the target's memory is."""
+
+    segment: str
+    address: int
+
+
+@contextlib.contextmanager
+def started() -> Iterator[Rival]:
+    """The target up, and an engine in this process with a buffer to read into."""
+    quiet()
+    with Child([sys.executable, "-m", "bench.peers.mooncake_te", TARGET], name=TARGET) as target:
+        segment, address = target.wait_for(READY, 60).split()
+        memory = Memory(TARGET_BYTES)
+        engine = registered(memory)
+        remote = Remote(segment, int(address))
+        cases = [
+            _read(engine, memory, remote, count, size)
+            for count, size in ((32, 4 << 10), (1, 1 << 20), (1, 16 << 20))
+        ]
+        yield Rival(cases, [target.pid])
+
+
+def registered(memory: Memory) -> Any:
+    """An engine of this process that knows `memory`. Raises RuntimeError."""
+    from mooncake.engine import TransferEngine
+
+    engine = TransferEngine()
+    status = engine.initialize(HOST, "P2PHANDSHAKE", "tcp", "")
+    expect(status == 0, f"initialize answered {status}")
+    status = engine.register_memory(memory.address, memory.nbytes)
+    expect(status == 0, f"register_memory answered {status}")
+    return engine
+
+
+def _read(engine: Any, memory: Memory, remote: Remote, count: int, size: int) -> Case:
+    places = REGION_BYTES // (count * size)
+    turn = itertools.cycle(range(places))
+    local = [memory.address + i * size for i in range(count)]
+    last: list[Sequence[int]] = [()]
+
+    def call() -> None:
+        place = next(turn)
+        numbers = [place * count + count - 1 - i for i in range(count)]
+        there = [remote.address + number * size for number in numbers]
+        if count == 1:
+            status = engine.transfer_sync_read(remote.segment, local[0], there[0], size)
+        else:
+            status = engine.batch_transfer_sync_read(remote.segment, local, there, [size] * count)
+        expect(status == 0, f"read answered {status}")
+        last[0] = numbers
+
+    def arrived() -> bool:
+        parts = enumerate(last[0])
+        good = all(memory.holds(i * size, block(number, size)) for i, number in parts)
+        memory.clear()
+        return good
+
+    big = f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
+    name = f"tcp read {count} x {big}" if count > 1 else f"tcp read {big}"
+    return Case(name, call, arrived, count * size, count)
+
+
+def target() -> None:
+    """Be read from until stdin closes."""
+    quiet()
+    memory = Memory(REGION_BYTES)
+    for number in range(REGION_BYTES >> 20):
+        memory.write(number << 20, block(number, 1 << 20))
+    engine = registered(memory)
+    print(f"{READY} {HOST}:{engine.get_rpc_port()} {memory.address}", flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == [TARGET]:
+        target()
+    else:
+        main(Title("transfer", "mooncake", mooncake_version()), started)
+    leave()
