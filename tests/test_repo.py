@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import moonpool
+from moonpool.core.sections import SCHEMA
 from tests.tree import ROOT, package_files, text_files
 
 LINES_MAX = 400
@@ -69,6 +70,16 @@ def test_every_dependency_has_its_reason() -> None:
     reasons = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
     names = {re.split(r"[\[<>=~!; ]", one)[0] for one in required}
     assert [name for name in sorted(names) if f"`{name}`" not in reasons] == []
+
+
+def test_every_setting_is_read() -> None:
+    """A setting that nothing reads is a promise that nothing keeps."""
+    outside = [path for path in package_files() if path.parent.name != "core"]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in outside)
+    read_as = {"dir": "directory"}
+    settings = [item for section in SCHEMA.sections.values() for item in section.settings()]
+    unread = [i.path for i in settings if f".{read_as.get(i.name, i.name)}" not in code]
+    assert unread == []
 
 
 def test_changelog_keeps_its_form() -> None:

@@ -138,7 +138,7 @@ class NodeConfig(Section, frozen=True, kw_only=True):
     ] = ""
     memory: Annotated[
         int,
-        setting("Memory lent, as '8GiB'.", unit="bytes", minimum=1 << 20, maximum=BYTES_MAX),
+        setting("Memory lent, as '8GiB'.", unit="bytes", minimum=4096, maximum=BYTES_MAX),
     ] = 1 << 30
     headroom: Annotated[
         int | Literal["auto"],
@@ -256,7 +256,7 @@ class TransferConfig(Section, frozen=True, kw_only=True):
     @property
     def directory(self) -> Path:
         """`dir`, or the default one of this user."""
-        return Path(self.dir) if self.dir else default_directory()
+        return _directory(self.dir)
 
 
 class UpConfig(Section, frozen=True, kw_only=True):
@@ -267,7 +267,7 @@ class UpConfig(Section, frozen=True, kw_only=True):
     nodes: Annotated[int, setting("Node processes.", minimum=1, maximum=64)] = 2
     memory: Annotated[
         int,
-        setting("Memory of each node.", unit="bytes", minimum=1 << 20, maximum=BYTES_MAX),
+        setting("Memory of each node.", unit="bytes", minimum=4096, maximum=BYTES_MAX),
     ] = 1 << 30
     host: Annotated[str, _HOST] = "127.0.0.1"
     port: Annotated[
