@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
+from typing import cast
 
 import msgspec
 
@@ -195,11 +196,11 @@ class AsyncLink(asyncio.Protocol):
     # --- asyncio.Protocol -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        stream = cast(asyncio.Transport, transport)  # uvloop's are no subclass of asyncio's
+        self._transport = stream
         assert self._handshake is not None
         first = self._handshake.start()
-        transport.write(encode_frame(first.kind, first.payload))
+        stream.write(encode_frame(first.kind, first.payload))
 
     def data_received(self, data: bytes) -> None:
         try:

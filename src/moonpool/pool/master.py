@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 
@@ -142,9 +142,9 @@ class _Connection(asyncio.Protocol):
         self._guard: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=SEND_BUFFER_MAX)
+        stream = cast(asyncio.Transport, transport)  # uvloop's are no subclass of asyncio's
+        self._transport = stream
+        stream.set_write_buffer_limits(high=SEND_BUFFER_MAX)
         self._guard = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._too_slow)
 
     def connection_lost(self, error: Exception | None) -> None:
