@@ -54,7 +54,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run -Werror $(NATIVE)
+	$(BIN)/clang-format --dry-run -Werror $(NATIVE) $(wildcard bench/*.cpp bench/*.hpp)
 	$(BIN)/python -m pytest -q tests/test_imports.py tests/test_public_surface.py tests/test_repo.py
 	$(BIN)/python -m tests.coverage_gate
 
@@ -62,7 +62,7 @@ check: setup
 format: setup
 	$(BIN)/ruff check -q --fix .
 	$(BIN)/ruff format -q .
-	$(BIN)/clang-format -i $(NATIVE)
+	$(BIN)/clang-format -i $(NATIVE) $(wildcard bench/*.cpp bench/*.hpp)
 
 ## test      all tests; the last line is the runner's count
 test: setup
