@@ -12,6 +12,8 @@ from moonpool.transfer.segment import RemoteSegment, Segment
 
 DEADLINE_MAX_S: Final = 3600.0
 
+_SEGMENTS = (Segment, RemoteSegment)
+
 LocalTarget = Layout | Segment
 Target = Layout | RemoteSegment | Segment
 
@@ -63,7 +65,7 @@ def checked_deadline(seconds: float) -> float:
 
 def _segment_of(target: Any) -> Segment | RemoteSegment:
     segment = target.segment if isinstance(target, Layout) else target
-    if not isinstance(segment, Segment | RemoteSegment):
+    if not isinstance(segment, _SEGMENTS):
         raise BadInput(f"give a segment or a layout, not a {type(target).__name__}")
     return segment
 

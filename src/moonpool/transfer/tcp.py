@@ -14,6 +14,7 @@ import numpy as np
 from moonpool import _core
 from moonpool.core.errors import MoonpoolError
 from moonpool.transfer.base import (
+    U8,
     BlockStatus,
     OpState,
     Transfer,
@@ -64,19 +65,22 @@ class TcpOp(Op):
 
     def _poll(self) -> None:
         frames = self._frames
-        if not frames or not all(frame.terminal for frame in frames):
-            return
         if len(frames) == 1:
-            status, crc = frames[0].status, frames[0].crcs
-        else:
-            status = np.concatenate([frame.status for frame in frames])
-            crc = np.concatenate([frame.crcs for frame in frames])
+            frame = frames[0]
+            if not frame.terminal:
+                return
+            if frame.ok:
+                crc = frame.crcs if self.transfer.checksum else None
+                self.settle(OpState.DONE, status=frame.status, crc=crc)
+                return
+        elif not frames or not all(frame.terminal for frame in frames):
+            return
+        status = np.concatenate([frame.status for frame in frames])
+        crc = np.concatenate([frame.crcs for frame in frames]) if self.transfer.checksum else None
         state, error = self._verdict(frames, status)
-        self.settle(state, status=status, crc=crc if self.transfer.checksum else None, error=error)
+        self.settle(state, status=status, crc=crc, error=error)
 
-    def _verdict(
-        self, frames: list[_core.Op], status: "np.ndarray[tuple[int], np.dtype[np.uint8]]"
-    ) -> tuple[OpState, MoonpoolError | None]:
+    def _verdict(self, frames: list[_core.Op], status: U8) -> tuple[OpState, MoonpoolError | None]:
         for frame in frames:
             if (state := OpState(frame.state)) is not OpState.DONE:
                 first = int(frame.status[0]) if len(frame.status) else BlockStatus.INTERNAL
