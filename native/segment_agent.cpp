@@ -122,6 +122,13 @@ bool SegmentAgent::raise_term(std::uint64_t term, std::span<const std::uint8_t, 
   next.term = term;
   std::copy(instance.begin(), instance.end(), next.instance);
   superblock_->term_index.store(1 - index);
+  // Claims of an older term can never be sealed: their memory returns when their writers are gone
+  // or say they are done.
+  if (counts_[index_of(SlotState::kWriting)] > 0) {
+    for (std::uint32_t slot = 0; slot < geometry_.slots; ++slot) {
+      if (word_state(slots_[slot].word.load()) == SlotState::kWriting) retire_slot(slot, 0);
+    }
+  }
   return true;
 }
 

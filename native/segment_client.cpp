@@ -116,6 +116,12 @@ bool SegmentClient::try_row(std::uint32_t row) {
   return true;
 }
 
+std::uint64_t SegmentClient::renew_epoch() {
+  const Use use(*this);
+  row_epoch_ = own_row_->epoch.fetch_add(1) + 1;
+  return row_epoch_;
+}
+
 bool SegmentClient::expired() const {
   const std::uint64_t valid_until = superblock_->valid_until_ns.load(std::memory_order_acquire);
   if (valid_until == 0) return false;

@@ -46,6 +46,9 @@ class SegmentClient : public std::enable_shared_from_this<SegmentClient> {
   const Geometry& geometry() const { return geometry_; }
   std::uint32_t row() const { return row_; }
   std::uint64_t row_epoch() const { return row_epoch_; }
+  // Disowns every claim made under the old epoch, known or lost on the way: the agent takes their
+  // memory back. The caller must not be writing to any of them. Returns the new epoch.
+  std::uint64_t renew_epoch();
   std::uint32_t pid() const { return pid_; }
   std::uint32_t pins() const;
 
@@ -97,7 +100,7 @@ class SegmentClient : public std::enable_shared_from_this<SegmentClient> {
   ClientRow* own_row_ = nullptr;
   std::uint32_t row_ = 0;
   std::uint32_t pid_ = 0;
-  std::uint64_t row_epoch_ = 0;
+  std::atomic<std::uint64_t> row_epoch_{0};
   std::atomic<std::uint32_t> uses_{0};
   std::atomic<bool> closed_{false};
   static constexpr std::uint32_t kPinWords = (kPinsPerRow + 63) / 64;

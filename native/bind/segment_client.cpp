@@ -241,6 +241,7 @@ void bind_segment_client(nb::module_& m) {
       .def_prop_ro("slots", [](const SegmentClient& client) { return client.geometry().slots; })
       .def_prop_ro("row", &SegmentClient::row)
       .def_prop_ro("row_epoch", &SegmentClient::row_epoch)
+      .def("renew_epoch", &SegmentClient::renew_epoch)
       .def_prop_ro("pid", &SegmentClient::pid)
       .def_prop_ro("pins", &SegmentClient::pins)
       .def("read_one", &read_one, "slot"_a, "generation"_a, "buffer"_a, "verify"_a = true)

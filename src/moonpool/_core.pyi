@@ -211,6 +211,9 @@ class SegmentClient:
     def row(self) -> int: ...
     @property
     def row_epoch(self) -> int: ...
+    def renew_epoch(self) -> int:
+        """Disowns every claim made so far, known or lost on the way; the new epoch. The caller
+        must not be writing to any of them."""
     @property
     def pid(self) -> int: ...
     @property

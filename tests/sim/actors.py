@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from moonpool.pool.master_machine import MasterMachine
 
 from moonpool import _core
 from moonpool.core.sections import MasterConfig
 from moonpool.pool import messages as m
 from moonpool.pool.client_state import ClientState
 from moonpool.pool.effects import Effect
+from moonpool.pool.master_machine import MasterMachine
 from moonpool.pool.node_machine import NodeMachine
+from moonpool.pool.port_shm import LOST, OpenClaims
 from moonpool.pool.ports import Buffer, Outcome, PutCall, ReadCall, Status, failed
 from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
 from moonpool.pool.protocol import Protocol as Dialogue
@@ -246,6 +247,7 @@ class SimPort:
         self.node = node.name
         self.local = segment is not None
         self.kind = "sim"
+        self.claims = OpenClaims(segment) if segment is not None else None
 
     def close(self) -> None:
         if self.segment is not None:
@@ -254,15 +256,22 @@ class SimPort:
     def steps(self, call: Any, world: World) -> Steps:
         match call:
             case PutCall():
-                return self._put(call, world)
+                return self._counted_put(call, world)
             case ReadCall():
                 return self._read(call, world)
         raise AssertionError(call)
 
-    def _put(self, call: PutCall, world: World) -> Steps:
+    def _counted_put(self, call: PutCall, world: World) -> Steps:
+        """As the product's port: a claim whose answer was lost is disowned."""
+        if self.claims is None:
+            return (yield from self._put(call, world, 0))
+        outcome = yield from self._put(call, world, self.claims.begin())
+        self.claims.end(1, bool(np.isin(outcome.status, LOST).any()))
+        return outcome
+
+    def _put(self, call: PutCall, world: World, epoch: int) -> Steps:
         count = len(call.records)
         row = self.segment.row if self.segment else -1
-        epoch = self.segment.row_epoch if self.segment else 0
         claim = yield Rpc(
             self.actor,
             lambda agent: agent.claim(

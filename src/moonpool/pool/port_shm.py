@@ -5,7 +5,7 @@ Over shared memory the grants travel on the agent's UNIX socket; in process they
 
 from __future__ import annotations
 
-import errno
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -144,6 +144,37 @@ class ConnectionControl:
             self._connection.close()
 
 
+# What leaves open whether the agent did as it was told.
+LOST = np.array([Status.UNREACHABLE, Status.CANCELLED, Status.EXPIRED], np.uint8)
+
+
+class OpenClaims:
+    """This client's claims on one segment. A claim whose answer was lost may still be granted, to
+    a writer that never hears of it. So once nothing else is open the row's epoch is renewed, which
+    disowns it: the agent refuses it or takes its memory back."""
+
+    def __init__(self, segment: SegmentClient) -> None:
+        self._segment = segment
+        self._lock = threading.Lock()
+        self._open = 0
+        self._lost = False
+
+    def begin(self) -> int:
+        """One claim call starts; the epoch to make it under."""
+        with self._lock:
+            self._open += 1
+            return self._segment.row_epoch
+
+    def end(self, count: int, lost: bool) -> None:
+        """So many open claims have ended; `lost`: something may remain that nobody knows of."""
+        with self._lock:
+            self._open -= count
+            self._lost = self._lost or lost
+            if self._lost and self._open == 0:
+                self._segment.renew_epoch()
+                self._lost = False
+
+
 class ShmPort:
     """A mapped segment. `path` None: the agent's memory in this process."""
 
@@ -155,6 +186,7 @@ class ShmPort:
         self.kind = kind
         self.incarnation: bytes = segment.incarnation
         self._control = control
+        self._claims = OpenClaims(segment)
         self.read_one = segment.read_one
         self.read_bytes = segment.read_bytes
 
@@ -165,9 +197,7 @@ class ShmPort:
             case PutCall():
                 return self._put(call, timeout_s)
             case ClaimCall():
-                return self._control.claim(
-                    call, self.segment.row, self.segment.row_epoch, timeout_s
-                )
+                return self._claim(call, timeout_s)
             case WriteRangeCall():
                 return lambda: self._each_range(self.segment.write_range, call, call.sources)
             case ReadRangeCall():
@@ -175,7 +205,7 @@ class ShmPort:
             case SealCall():
                 return self._seal(call, timeout_s)
             case AbortCall():
-                return self._control.abort(call.slots, call.generations, timeout_s)
+                return self._abort(call, timeout_s)
 
     def pin(self, slot: int, generation: int, verify: bool) -> View | int:
         view: View | int = self.segment.pin(slot, generation, verify)
@@ -215,36 +245,73 @@ class ShmPort:
 
     def _put(self, call: PutCall, timeout_s: float) -> Finisher:
         """Claim is on its way when this returns; the finisher writes and seals."""
-        claimed = self._control.claim(call, self.segment.row, self.segment.row_epoch, timeout_s)
+        epoch = self._claims.begin()
+        claimed = self._control.claim(call, self.segment.row, epoch, timeout_s)
 
         def finish_put() -> Outcome:
-            claim = claimed()
-            granted = np.flatnonzero(claim.status == Status.OK)
-            if len(granted) == 0:
-                return _widen(claim, len(call.records))
-            slots, generations = claim.slots[granted], claim.generations[granted]
-            sources = [call.sources[i] for i in granted.tolist()]
-            written, crcs = self.segment.write(slots, generations, sources)
-            status = claim.status.copy()
-            status[granted] = written
-            good = granted[written == Status.OK]
-            if len(good):
-                sealed = self._control.seal(
-                    claim.slots[good],
-                    claim.generations[good],
-                    crcs[written == Status.OK],
-                    call.term,
-                    timeout_s,
-                )()
-                status[good] = sealed.status
-            bad = granted[status[granted] != Status.OK]
-            if len(bad):
-                self._control.abort(claim.slots[bad], claim.generations[bad], timeout_s)()
-            all_crcs = np.zeros(len(call.records), np.uint32)
-            all_crcs[granted] = crcs
-            return Outcome(status, claim.slots, claim.generations, all_crcs, text=claim.text)
+            lost = True
+            try:
+                outcome = self._write_claimed(call, claimed(), timeout_s)
+                lost = bool(np.isin(outcome.status, LOST).any())
+                return outcome
+            finally:
+                self._claims.end(1, lost)
 
         return finish_put
+
+    def _write_claimed(self, call: PutCall, claim: Outcome, timeout_s: float) -> Outcome:
+        granted = np.flatnonzero(claim.status == Status.OK)
+        if len(granted) == 0:
+            return _widen(claim, len(call.records))
+        slots, generations = claim.slots[granted], claim.generations[granted]
+        sources = [call.sources[i] for i in granted.tolist()]
+        written, crcs = self.segment.write(slots, generations, sources)
+        status = claim.status.copy()
+        status[granted] = written
+        whole = written == Status.OK
+        good = granted[whole]
+        if len(good):
+            sealed = self._control.seal(
+                slots[whole], generations[whole], crcs[whole], call.term, timeout_s
+            )()
+            status[good] = sealed.status
+        bad = granted[status[granted] != Status.OK]
+        if len(bad):
+            self._control.abort(claim.slots[bad], claim.generations[bad], timeout_s)()
+        all_crcs = np.zeros(len(call.records), np.uint32)
+        all_crcs[granted] = crcs
+        return Outcome(status, claim.slots, claim.generations, all_crcs, text=claim.text)
+
+    def _claim(self, call: ClaimCall, timeout_s: float) -> Finisher:
+        """Granted claims stay open until they are sealed or aborted."""
+        epoch = self._claims.begin()
+        claimed = self._control.claim(call, self.segment.row, epoch, timeout_s)
+
+        def finish_claim() -> Outcome:
+            granted, lost = 0, True
+            try:
+                outcome = claimed()
+                granted = int((outcome.status == Status.OK).sum())
+                lost = bool(np.isin(outcome.status, LOST).any())
+                return outcome
+            finally:
+                self._claims.end(1 - granted, lost)
+
+        return finish_claim
+
+    def _abort(self, call: AbortCall, timeout_s: float) -> Finisher:
+        aborted = self._control.abort(call.slots, call.generations, timeout_s)
+
+        def finish_abort() -> Outcome:
+            lost = True
+            try:
+                outcome = aborted()
+                lost = bool(np.isin(outcome.status, LOST).any())
+                return outcome
+            finally:
+                self._claims.end(len(call.slots), lost)
+
+        return finish_abort
 
     def _seal(self, call: SealCall, timeout_s: float) -> Finisher:
         """The writer sums up what lies in its claimed extents, then seals."""
@@ -257,8 +324,15 @@ class ShmPort:
                 )
             ]
             crcs = np.array([crc for _, crc in sums], np.uint32)
-            sealed = self._control.seal(call.slots, call.generations, crcs, call.term, timeout_s)()
-            return Outcome(sealed.status, call.slots, call.generations, crcs, text=sealed.text)
+            lost = True
+            try:
+                sealed = self._control.seal(
+                    call.slots, call.generations, crcs, call.term, timeout_s
+                )()
+                lost = bool((sealed.status != Status.OK).any())
+                return Outcome(sealed.status, call.slots, call.generations, crcs, text=sealed.text)
+            finally:
+                self._claims.end(len(call.slots), lost)
 
         return finish_seal
 
@@ -301,8 +375,3 @@ def finish(op: object, count: int, timeout_s: float) -> Outcome:
         op.sizes if len(op.sizes) else np.zeros(count, np.uint64),
         op.error,
     )
-
-
-def is_out_of_reach(error: OSError) -> bool:
-    """The file or socket is not for us here (another container, another user)."""
-    return error.errno in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ECONNREFUSED)

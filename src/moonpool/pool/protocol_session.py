@@ -103,11 +103,17 @@ def write_pieces(
         )
         order.append((segment, chosen))
     outcomes = yield from call_all(context, calls)
-    for (segment, chosen), outcome in zip(order, outcomes, strict=True):
+    aborts: list[tuple[Port, AgentCall]] = []
+    for (segment, chosen), (port, _), outcome in zip(order, calls, outcomes, strict=True):
+        broken = []
         for claim, status in zip(chosen, outcome.status.tolist(), strict=True):
             if status != Status.OK:
                 claim[0].why = f"{Status(status).name.lower()} {outcome.text}".strip()
                 claims[segment].remove(claim)
+                broken.append(claim)
+        if broken:
+            aborts.append((port, AbortCall(*_columns(broken))))
+    yield from call_all(context, aborts)
 
 
 def close_write(
