@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -148,15 +149,16 @@ class Cluster:
         self.stop()
 
     def _spawn(self, role: str, config: MasterConfig | NodeConfig) -> subprocess.Popen[bytes]:
-        # A session of its own: Ctrl-C reaches the parent only, which ends all in order.
-        process = subprocess.Popen(
-            [sys.executable, "-m", "moonpool.pool.process", role, str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            start_new_session=True,
-        )
-        self._processes.append(process)
+        with _uninterrupted():
+            # A session of its own: Ctrl-C reaches the parent only, which ends all in order.
+            process = subprocess.Popen(
+                [sys.executable, "-m", "moonpool.pool.process", role, str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                start_new_session=True,
+            )
+            self._processes.append(process)
         assert process.stdin is not None
         with suppress(BrokenPipeError), process.stdin as stdin:
             stdin.write(msgspec.json.encode(msgspec.structs.asdict(config)) + b"\n")
@@ -188,6 +190,26 @@ def local_directory(name: str, base: Path | None = None) -> Iterator[Path]:
         prefix=f"{name}-", dir=base, ignore_cleanup_errors=True
     ) as directory:
         yield Path(directory)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Signals that end us wait until the child just started is known, so that it ends with us."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda n, _: came.append(n))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for late in came:
+        signal.raise_signal(late)
 
 
 def _read_line(process: subprocess.Popen[bytes], deadline: float) -> bytes:

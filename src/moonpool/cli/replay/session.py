@@ -46,10 +46,10 @@ def run(plan: Plan) -> Report:
 
     Raises SegmentSpace, with the sum, before anything is started that does not fit.
     """
-    stamper = Stamper(plan.block_bytes, plan.seed)
     room = Room.of(plan.trace, plan.nodes, plan.block_bytes, plan.capacity_blocks)
     with sigterm_interrupts(), local_directory("replay") as directory:
         room.check(free_memory(directory))
+        stamper = Stamper(plan.block_bytes, plan.seed)
         configs = [
             NodeConfig(
                 name=f"node{number}",
