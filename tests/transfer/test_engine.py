@@ -95,23 +95,6 @@ def test_more_blocks_than_a_frame_holds(pair: Pair, transport: str) -> None:
     assert np.array_equal(near.array, pair.theirs.array[ids])
 
 
-@pytest.mark.parametrize("transport", ["local", "tcp"])
-def test_beyond_four_gibibytes(folder: str, transport: str) -> None:
-    # Zero pages are shared until written: only the blocks that move take memory.
-    big, size = 2**32, 2**32 + 64 * KIB
-    with Engine(dir=folder) as owner, Engine(dir=folder) as engine:
-        theirs = owner.register(np.zeros(size, dtype=np.uint8), "big")
-        theirs.array[big : big + KIB] = stamped(KIB, 3)
-        far = engine.connect(owner.listen()).segment("big")
-        near = engine.register(np.zeros(size, dtype=np.uint8))
-        assert far.nbytes == size
-        op = engine.read(near, (big + 5, KIB), far, (big, KIB), transport=transport)
-        assert op.wait() and op.check().nbytes == KIB
-        assert np.array_equal(near.array[big + 5 : big + 5 + KIB], stamped(KIB, 3))
-        with pytest.raises(BadInput, match="outside"):
-            engine.read(near, (0, size + 1), far, (0, size + 1))
-
-
 def test_engines_of_one_process_use_memcpy(pair: Pair) -> None:
     op = pair.engine.read(pair.near, None, pair.far, None)
     assert op.result.ok and op.transport == "local"

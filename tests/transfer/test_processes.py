@@ -183,6 +183,28 @@ def test_a_stopped_peer_s_op_can_be_cancelled(owner: Owner, engine: Engine) -> N
     assert not memory.array.any()
 
 
+def test_closing_memory_ends_what_moves_into_it(owner: Owner, engine: Engine) -> None:
+    peer, memory = engine.connect(owner.address), engine.allocate(BLOCK)
+    owner.stop()
+    ops = [
+        engine.read(memory, None, peer.segment("kv"), (0, BLOCK), transport="tcp") for _ in range(3)
+    ]
+    memory.close()
+    assert [op.state for op in ops] == [OpState.CANCELLED] * 3
+    owner.resume()
+    other = engine.allocate(BLOCK)
+    assert engine.read(other, None, peer.segment("kv"), (0, BLOCK), transport="tcp").wait()
+    assert not memory.array.any()
+
+
+def test_many_ops_in_flight(steady: Owner, engine: Engine) -> None:
+    peer, memory = engine.connect(steady.address), engine.allocate(KV_BYTES)
+    near, far = memory.blocks(BLOCK), peer.layout("kv-blocks")
+    ops = [engine.read(near, i, far, i, transport="tcp") for i in range(far.count)]
+    assert all(op.wait() and op.result.ok for op in ops)
+    assert np.array_equal(memory.array, KV)
+
+
 def test_a_peer_killed_under_an_op_fails_it(owner: Owner, engine: Engine) -> None:
     peer, memory = engine.connect(owner.address), engine.allocate(BLOCK)
     owner.stop()
