@@ -131,13 +131,17 @@ class Link:
         return handoff
 
     def _map(self) -> None:
-        if self._handoff is None:
-            return
-        wanted = {offer.region: offer for offer in self.offers.values() if offer.shared}
-        self.mappings = {
-            region: self.mappings.get(region) or self._handoff.map_region(region, self._left_ms())
-            for region in wanted
-        }
+        """Maps what is new and forgets what is gone; what cannot be mapped goes over TCP."""
+        shared = {offer.region for offer in self.offers.values() if offer.shared}
+        self.mappings = {one: memory for one, memory in self.mappings.items() if one in shared}
+        for region in sorted(shared - self.mappings.keys()):
+            if self._handoff is None:
+                return
+            try:
+                self.mappings[region] = self._handoff.map_region(region, self._left_ms())
+            except NATIVE_ERRORS as error:
+                # Closed since it was listed, no address space, or the peer hangs just now.
+                self.shm_reason = f"the peer's memory could not be mapped: {error}"
 
     def _left_ms(self) -> int:
         return max(1, math.ceil((self._until_s - time.monotonic()) * 1000))

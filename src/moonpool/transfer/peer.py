@@ -200,11 +200,12 @@ class Peer:
                 self._expire_waiting()
             except MoonpoolError as why:
                 error = why
+        if link is not None:
+            self._install(link)
+        # Only now: an op that still finds the old link dead must not begin a second attempt.
         with self._lock:
             waiting, self._waiting = self._waiting, []
             self._reviver = None
-        if link is not None:
-            self._install(link)
         for op, via in waiting:
             self._engine.relay(op, via, error)
 
@@ -218,10 +219,12 @@ class Peer:
 
     def _install(self, link: Link) -> None:
         with self._lock:
-            if self.closed:
+            old = self._link
+            if self.closed or (old is not link and old.alive and old.epoch == link.epoch):
+                # Too late, or somebody else was first: ops may be running on that one.
                 link.close()
                 return
-            old, self._link = self._link, link
+            self._link = link
             self._own = self._engine.shared_with(link.epoch)
             kept = self._segments if old.epoch == link.epoch else {}
             self._segments = {
