@@ -265,8 +265,13 @@ void bind_op(nb::module_& m) {
           "wait",
           [](OpHandle& self, std::optional<std::int64_t> timeout_ms) {
             self.connection->home->endpoint.check_process();
-            nb::gil_scoped_release release;
-            return self.op->wait(timeout_ms ? std::max<std::int64_t>(*timeout_ms, 0) : -1);
+            bool over = self.op->terminal();
+            if (!over) {
+              nb::gil_scoped_release release;
+              over = self.op->wait(timeout_ms ? std::max<std::int64_t>(*timeout_ms, 0) : -1);
+            }
+            if (over) self.release_buffers();
+            return over;
           },
           "timeout_ms"_a = nb::none())
       .def("cancel",

@@ -60,6 +60,8 @@ class OpHandle {
 
   // The result once terminal; throws std::runtime_error before.
   const OpResult& result() const;
+  // Once terminal: the caller's buffers are the caller's again.
+  void release_buffers() { buffers_.clear(); }
 
   Connection connection;
   std::shared_ptr<Op> op;
