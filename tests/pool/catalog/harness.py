@@ -25,6 +25,10 @@ def make_catalog(config: CatalogConfig = SMALL, seed: int = 1) -> Catalog:
     return Catalog(config, table, seed=seed)
 
 
+def status_of(admitted: Admitted) -> list[PutStatus]:
+    return [PutStatus(s) for s in admitted.status.tolist()]
+
+
 @dataclass
 class Agent:
     """Hands out slots of one segment."""

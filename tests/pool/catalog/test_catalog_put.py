@@ -7,7 +7,7 @@ import pytest
 
 from moonpool.pool.catalog.base import NO_SEGMENT, CatalogConfig
 from moonpool.pool.messages import LookupStatus, PutStatus
-from tests.pool.catalog.harness import SMALL, Pool
+from tests.pool.catalog.harness import SMALL, Pool, status_of
 
 FOUND, ABSENT = LookupStatus.FOUND, LookupStatus.ABSENT
 
@@ -17,10 +17,6 @@ def pool() -> Pool:
     pool = Pool()
     pool.add_segment(100)
     return pool
-
-
-def status_of(admitted: object) -> list[PutStatus]:
-    return [PutStatus(s) for s in admitted.status.tolist()]  # type: ignore[attr-defined]
 
 
 def test_nothing_is_visible_before_commit(pool: Pool) -> None:

@@ -209,16 +209,17 @@ class Admission:
         return status
 
     def _spread(self, put: PutRequest, status: U8) -> None:
-        """A key cannot be written when its parent, or its predecessor in a chain, cannot."""
+        """A key cannot be written when its parent, or any before it in a chain, cannot."""
         states = status.tolist()
         parent_of = put.parent_of.tolist()
+        blocked = _GRANTED
         for i, parent in enumerate(parent_of):
-            if states[i] != _GRANTED:
-                continue
-            if put.chain and i and states[i - 1] in _AFTER:
-                states[i] = _AFTER[states[i - 1]]
-            elif parent >= 0 and states[parent] in _AFTER:
-                states[i] = _AFTER[states[parent]]
+            if states[i] == _GRANTED and put.chain:
+                states[i] = blocked
+            if states[i] == _GRANTED and parent >= 0:
+                states[i] = _AFTER.get(states[parent], _GRANTED)
+            if states[i] in _AFTER:
+                blocked = _AFTER[states[i]]
         status[:] = states
 
     def _link(self, put: PutRequest, rows: I32, parents: I32, status: U8) -> None:

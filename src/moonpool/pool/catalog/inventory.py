@@ -94,6 +94,10 @@ class Inventory:
             return []
         held = self._held(segment, progress, report)
         if progress.first:
+            # Taken in by an inventory that broke off: on no list yet.
+            early = held & (self._rows.table.replica_list[segment.by_slot[report.slots]] < 0)
+            progress.used.append(report.last_used[early])
+            progress.placed.append(segment.by_slot[report.slots[early]])
             refused = removed(report) & ~held
             left = ~held & ~refused
             losers, retirements = self._adopt(segment, progress, report, left, now, wall_ms)
@@ -102,6 +106,7 @@ class Inventory:
             refused, retirements = ~held, []
         if refused.any():
             self._spare_written(report, refused)
+        if refused.any():
             retirements.append(
                 Retirement(segment.id, report.slots[refused], report.generations[refused])
             )
