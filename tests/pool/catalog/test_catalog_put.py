@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -307,8 +309,8 @@ def test_reoffer_of_what_is_not_open_or_not_promised_is_refused(pool: Pool) -> N
     admitted = pool.reserve([b"a"], 7)
     rows, attempts = admitted.rows, admitted.attempts
 
-    def reoffer(*columns: object) -> object:
-        return pool.catalog.reoffer(*columns)[0]  # type: ignore[arg-type]
+    def reoffer(*columns: Any) -> Any:
+        return pool.catalog.reoffer(*columns)[0]
 
     assert reoffer(rows, attempts, np.array([5], np.uint16), "h0").tolist() == [NO_SEGMENT]
     assert reoffer(rows, attempts + 9, np.array([0], np.uint16), "h0").tolist() == [NO_SEGMENT]

@@ -95,8 +95,17 @@ class EventLog:
         if ends.size:
             self._append(
                 _Record(
-                    *(self.next_sequence, int(ends.size), kind, "", wall_ms),
-                    *(blob, ends, parent_blob, parent_ends, sizes, parent_of),
+                    self.next_sequence,
+                    int(ends.size),
+                    kind,
+                    "",
+                    wall_ms,
+                    blob,
+                    ends,
+                    parent_blob,
+                    parent_ends,
+                    sizes,
+                    parent_of,
                 )
             )
 
