@@ -499,7 +499,8 @@ class Op:
 
     Terminal means quiet: no byte of the caller's buffers is touched any more. DONE means that the
     peer answered; `status` says per block what became of it (0 is ok). The buffers are held until
-    a `wait` has seen the end, or the op is dropped and has ended; dropping does not end it. The result columns raise RuntimeError before the end.
+    a `wait` has seen the end, or the op is dropped and has ended; dropping does not end it. The
+    result columns raise RuntimeError before the end.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Endpoints of two processes: the peer is killed, stopped or cut off, and the op ends all the same."""
+"""Endpoints of two processes: the peer is killed, stopped or cut off, and the op ends anyway."""
 
 import os
 import signal
