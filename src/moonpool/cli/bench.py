@@ -15,8 +15,7 @@ EXAMPLES = (
     "moonpool bench transfer --full    # the whole matrix",
 )
 FIGURES = ("p50_us", "p99_us", "gb_per_s", "ops_per_s", "cpu_s_per_gb", "bytes_per_item")
-_NAMES = ("bench", "case", "subject")
-_SHOWN = (*_NAMES, *FIGURES, "version", "rounds")
+_SHOWN = ("bench", "case", "subject", "version", "rounds", *FIGURES)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,14 +34,14 @@ def run(args: argparse.Namespace, output: Output) -> int:
             output.result(row, "")
         else:
             output.note(f"{row['bench']}: {row['case']}")
-    output.text(table_text((*_NAMES, *FIGURES, "more"), [_cells(row) for row in rows]))
+    output.text(table_text(("case", *FIGURES, "more"), [_cells(row) for row in rows]))
     return EXIT_FAILED if any(row.get("ok") is False for row in rows) else EXIT_OK
 
 
 def _cells(row: Row) -> list[str]:
     figures = [_figure(row.get(name)) for name in FIGURES]
     more = ", ".join(f"{key} {_figure(row[key])}" for key in row if key not in _SHOWN)
-    return [*(str(row[name]) for name in _NAMES), *figures, more]
+    return [f"{row['bench']}: {row['case']}", *figures, more]
 
 
 def _figure(value: object) -> str:
