@@ -174,7 +174,7 @@ class _Store:
     def _stored(self, size: int) -> tuple[list[bytes], NDArray[np.uint8]]:
         """Random objects of `size` bytes, a working set of them, stored once."""
         if size not in self._sets:
-            count = max(32, min(4096, WORKING_SET_BYTES // size))
+            count = max(128, min(4096, WORKING_SET_BYTES // size))
             values = np.random.default_rng(size).integers(0, 256, (count, size), np.uint8)
             keys = [b"bench/get/%d/%d" % (size, i) for i in range(count)]
             for batch in range(0, count, 128):

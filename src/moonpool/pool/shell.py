@@ -64,7 +64,7 @@ class BlockingShell:
 
     def connect(self, timeout_s: float) -> None:
         """Reach the master once, so that a wrong address or token is said at once."""
-        self._put_back(self._connect(Deadline.after(self.now(), timeout_s)))
+        self._put_back(self.take_link(Deadline.after(self.now(), timeout_s)))
 
     def run(self, build: Callable[[Context], Dialogue[T]], timeout_s: float) -> T:
         self._check_usable()

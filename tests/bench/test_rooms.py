@@ -1,0 +1,56 @@
+"""Every bench of the pool runs and checks its bytes; here with few objects and one round."""
+
+import pytest
+
+from moonpool.bench import Row, Settings, catalog, exists, memory, restart, store
+
+ONCE = Settings(rounds=1)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "WORKING_SET_BYTES", 1 << 20)
+    monkeypatch.setattr(catalog, "BATCHES", 4)
+    for bench in (exists, memory, restart):
+        monkeypatch.setattr(bench, "OBJECTS", 20_000)
+
+
+def check(rows: list[Row], bench: str) -> None:
+    assert {row["bench"] for row in rows} == {bench}
+    assert {row["subject"] for row in rows} == {"moonpool"}
+    assert all(row.get("ok", True) for row in rows)
+
+
+def test_catalog() -> None:
+    rows = list(catalog.rows(ONCE))
+    check(rows, "catalog")
+    assert len(rows) == 2
+
+
+@pytest.mark.faults
+def test_store() -> None:
+    rows = list(store.rows(ONCE))
+    check(rows, "store")
+    assert all(row["ok"] for row in rows)
+    assert len({row["case"] for row in rows}) == 8
+
+
+@pytest.mark.faults
+def test_exists() -> None:
+    rows = list(exists.rows(ONCE))
+    check(rows, "exists")
+    assert len(rows) == 2
+
+
+@pytest.mark.faults
+def test_memory() -> None:
+    (row,) = memory.rows(ONCE)
+    check([row], "memory")
+    assert row["objects"] == 20_000
+
+
+@pytest.mark.faults
+def test_restart() -> None:
+    (row,) = restart.rows(ONCE)
+    check([row], "restart")
+    assert row["ok"]
