@@ -16,7 +16,7 @@ from moonpool._core import Table
 from moonpool.core.errors import BadInput
 from moonpool.core.sections import MasterConfig
 from moonpool.pool import messages as m
-from moonpool.pool.catalog.base import I32, NO_SEGMENT, CatalogConfig, Retirement
+from moonpool.pool.catalog.base import COMMITTED, I32, NO_SEGMENT, CatalogConfig, Retirement
 from moonpool.pool.catalog.catalog import Catalog, Removal
 from moonpool.pool.catalog.reservations import PutRequest
 from moonpool.pool.catalog.settlement import CommitRequest, Ended
@@ -377,7 +377,7 @@ class MasterMachine:
         """What the rows of this commit hold now, where they hold something."""
         table = self.catalog.table
         rows = commit.rows[(commit.rows >= 0) & (commit.rows < table.rows_max)]
-        rows = np.unique(rows[table.replica[rows] >= 0])
+        rows = np.unique(rows[table.state[rows] == COMMITTED])
         return self.catalog.versions(rows) if rows.size else []
 
     def _holds(self, one: Removal) -> bool:
@@ -431,7 +431,7 @@ class MasterMachine:
         rows = table.find(call.keys.blob, u32(call.keys.ends))
         safe = np.maximum(rows, 0)
         writing = (rows >= 0) & self.catalog.rows.in_flight(safe)
-        there = (rows >= 0) & (table.state[safe] == 2)
+        there = (rows >= 0) & (table.state[safe] == COMMITTED)
         status: list[m.AwaitStatus | None] = []
         for i, key in enumerate(keys):
             heir = self.catalog.heirs.get(key)
@@ -555,7 +555,7 @@ class MasterMachine:
         self, session: int, request: int, call: m.List, now: float, wall_ms: int
     ) -> m.Reply | None:
         limit = min(max(call.limit, 1), BATCH_MAX)
-        cursor, looked = max(call.cursor, 0), 0
+        cursor, looked = min(max(call.cursor, 0), self.catalog.table.rows_max), 0
         found: list[I32] = []
         count = 0
         while cursor >= 0 and looked < LIST_ROWS and count < limit:
@@ -787,6 +787,8 @@ def commit_request(call: m.Commit) -> CommitRequest:
     if not rows.size == attempts.size == crcs.size == counts.size:
         raise BadInput(f"{rows.size} rows, {attempts.size} attempts, {counts.size} counts")
     flat = int(counts.sum())
+    if not 0 <= call.term < 2**62:
+        raise BadInput(f"commit under term {call.term}")
     if not flat == segments.size == slots.size == generations.size or rows.size > BATCH_MAX:
         raise BadInput(f"{flat} replicas counted, {segments.size} given for {rows.size} rows")
     return CommitRequest(call.term, rows, attempts, crcs, counts, segments, slots, generations)

@@ -233,6 +233,10 @@ class Nodes:
             self.refused_chunks += 1
             self._outbox.append(Send(session, 0, m.Failure("bad_input", str(error))))
             return
+        sequences = u64(call.version_sequence)
+        if sequences.size:
+            admission = self._catalog.admission
+            admission.next_sequence = max(admission.next_sequence, int(sequences.max()) + 1)
         self.retired_unknown += sum(one.slots.size for one in retirements)
         self.retire(retirements)
         if call.last:

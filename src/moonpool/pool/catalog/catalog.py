@@ -165,9 +165,12 @@ class Catalog:
     def end_owner(self, owner: int, now: float) -> Ended:
         """A client is gone: its reservations, leases and inheritances end."""
         self.leases.end_owner(owner)
-        for key in [key for key, heir in self.heirs.items() if heir.owner == owner]:
+        inherited = [key for key, heir in self.heirs.items() if heir.owner == owner]
+        for key in inherited:
             del self.heirs[key]
-        return self._end_all(self.reservations.of_owner(owner), now)
+        ended = self._end_all(self.reservations.of_owner(owner), now)
+        ended.keys.extend(inherited)
+        return ended
 
     def raise_term(self, term: int, now: float) -> Ended:
         """Rule under a higher term from now on; what was promised under the old one is void."""

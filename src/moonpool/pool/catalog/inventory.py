@@ -34,6 +34,7 @@ from moonpool.pool.catalog.rows import Rows
 from moonpool.pool.catalog.segments import Segment
 
 CHUNK_SLOTS_MAX = 32_768
+VERSION_MAX = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +266,8 @@ def check_report(report: Report, slots: int) -> None:
         return
     if int(report.slots.max()) >= slots or np.unique(report.slots).size != n:
         raise BadInput(f"inventory chunk: a slot over {slots - 1} or named twice")
+    if max(int(report.terms.max()), int(report.sequences.max())) >= VERSION_MAX:
+        raise BadInput(f"inventory chunk: a version beyond {VERSION_MAX}")
     for blob, ends, least in (
         (report.blob, report.ends, 1),
         (report.parent_blob, report.parent_ends, 0),

@@ -98,6 +98,8 @@ class Settlement:
         inside = (call.rows >= 0) & (call.rows < table.rows_max)
         safe = call.rows if inside.all() else np.where(inside, call.rows, 0).astype(np.int32)
         again = inside & (table.state[safe] == COMMITTED) & (table.seq[safe] == call.attempts)
+        # Sequences are unique under one term only.
+        again &= table.term[safe] == np.uint64(call.term)
         if again.any():
             status[again] = _COMMITTED
         # A row's attempt stays behind when its reservation ended; only an open one counts.

@@ -1,0 +1,377 @@
+"""Nodes: adoption, terms, loss and return, removals that wait, recovery."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from moonpool.core.sections import MasterConfig
+from moonpool.pool import messages as m
+from moonpool.pool.columns import pack_keys
+from moonpool.pool.master_machine import MasterLimits
+from moonpool.pool.messages import LookupStatus as L
+from moonpool.pool.messages import PutStatus as S
+from moonpool.pool.messages import RemoveStatus as R
+from tests.pool.master_world import CONFIG, MasterWorld, Node, reserve_message
+
+RECOVERING = msgspec.structs.replace(CONFIG, grace_ms=3200)
+
+
+@pytest.fixture
+def world() -> MasterWorld:
+    world = MasterWorld()
+    world.add_node()
+    world.add_node()
+    return world
+
+
+def removed(world: MasterWorld, request: int) -> list[R]:
+    return [R(byte) for byte in world.answer(request, m.Removed).status]
+
+
+def remove(world: MasterWorld, client: int, *keys: bytes, wait_ms: int = 60_000) -> int:
+    return world.ask(client, m.Remove(pack_keys(keys), wait_ms))
+
+
+def events(world: MasterWorld, client: int) -> list[str]:
+    term = world.master.catalog.term
+    return [one.kind for one in world.call(client, m.EventsFrom(term, 1), m.Events).events]
+
+
+def test_a_first_node_is_adopted_under_a_raised_term() -> None:
+    world = MasterWorld()
+    node = world.add_node()
+    assert node.agent.term == world.master.catalog.term == 1
+    assert world.master.nodes.links[0].state.value == "live"
+
+
+def test_a_node_of_a_former_master_raises_the_term_of_all() -> None:
+    world = MasterWorld()
+    world.add_node()
+    old = Node("old")
+    old.agent.raise_term(7, bytes(16))
+    world.nodes.append(old)
+    client = world.client()
+    reserved = world.reserve(client, [b"a"])
+    world.join(old)
+    assert [node.agent.term for node in world.nodes] == [8, 8]
+    commit = m.Commit(
+        1,
+        reserved.row,
+        reserved.attempt,
+        bytes(4),
+        m.ReplicaColumn(b"\x01", bytes(2), bytes(4), bytes(8)),
+    )
+    assert list(world.call(client, commit, m.Committed).status) == [S.STALE_TERM]
+    assert world.put(client, [b"a"]) == [S.COMMITTED]
+
+
+def test_a_restarted_master_finds_everything_and_grants_higher_versions(world: MasterWorld) -> None:
+    client = world.client()
+    world.put(client, [b"a", b"b"], chain=True, replicas=2)
+    last = world.master.catalog.admission.next_sequence
+    world.start(2)
+    for node in world.nodes:
+        world.join(node)
+    client = world.client()
+    assert world.look(client, b"a", b"b") == [L.FOUND] * 2
+    assert len(world.placed(client, b"a")) == 2
+    assert world.master.catalog.admission.next_sequence >= last
+    assert world.put(client, [b"a", b"c"]) == [S.EXISTS, S.COMMITTED]
+
+
+def test_a_removed_key_does_not_come_back_with_a_node_that_was_away(world: MasterWorld) -> None:
+    client = world.client()
+    world.put(client, [b"a"], replicas=2)
+    away = world.nodes[1]
+    world.leave(away)
+    request = remove(world, client, b"a")
+    assert world.replies[request] == []
+    world.pass_time(4)
+    assert removed(world, request) == [R.REMOVED]
+    assert len(world.nodes[0].agent.tombstones()[1]) == 1
+    world.start(2)
+    world.join(world.nodes[0])
+    world.join(away)
+    client = world.client()
+    assert world.look(client, b"a") == [L.ABSENT]
+    assert away.agent.usage()["sealed"] == 0
+
+
+def test_nor_when_that_node_is_heard_first(world: MasterWorld) -> None:
+    client = world.client()
+    world.put(client, [b"a"], replicas=2)
+    away = world.nodes[1]
+    world.leave(away)
+    remove(world, client, b"a")
+    world.start(2)
+    world.join(away)
+    world.join(world.nodes[0])
+    assert world.look(world.client(), b"a") == [L.ABSENT]
+    assert away.agent.usage()["sealed"] == 0
+
+
+def test_tombstones_are_forgotten_once_the_node_reported(world: MasterWorld) -> None:
+    client = world.client()
+    world.put(client, [b"a"], replicas=2)
+    world.leave(world.nodes[1])
+    remove(world, client, b"a")
+    world.join(world.nodes[1])
+    assert len(world.nodes[0].agent.tombstones()[1]) == 0
+    assert world.nodes[1].agent.usage()["sealed"] == 0
+
+
+def test_remove_is_answered_when_every_agent_has_retired(world: MasterWorld) -> None:
+    client = world.client()
+    world.put(client, [b"a"], replicas=2)
+    slow = world.nodes[1]
+    slow.deaf = True
+    request = remove(world, client, b"a", b"x")
+    assert world.look(client, b"a") == [L.ABSENT]
+    assert world.replies[request] == []
+    slow.deaf = False
+    world.pump(slow)
+    assert removed(world, request) == [R.REMOVED, R.ABSENT]
+
+
+def test_remove_says_pending_and_where_at_its_deadline(world: MasterWorld) -> None:
+    client = world.client()
+    world.put(client, [b"a"], replicas=2)
+    world.put(client, [b"b"], prefer_segment=0)
+    world.leave(world.nodes[1])
+    request = remove(world, client, b"a", b"b", wait_ms=1000)
+    world.pass_time(1.5)
+    assert removed(world, request) == [R.PENDING, R.REMOVED]
+    assert world.answer(request, m.Removed).pending_nodes == ["n1"]
+
+
+def test_remove_prefix(world: MasterWorld) -> None:
+    client = world.client()
+    world.put(client, [b"a1", b"a2", b"b"])
+    assert world.call(client, m.RemovePrefix(b"a"), m.Done).count == 2
+    assert world.look(client, b"a1", b"a2", b"b") == [L.ABSENT, L.ABSENT, L.FOUND]
+
+
+def test_replace_is_acknowledged_after_the_old_replicas_are_retired(world: MasterWorld) -> None:
+    client = world.client()
+    world.put(client, [b"a"], prefer_segment=0)
+    ((_, slot, generation),) = world.placed(client, b"a")
+    reserved = world.reserve(client, [b"a"], replace=True, prefer_segment=1)
+    commit = world.seal(reserved, [b"a"])
+    world.nodes[0].deaf = True
+    request = world.ask(client, commit)
+    assert world.replies[request] == []
+    world.nodes[0].deaf = False
+    world.pump(world.nodes[0])
+    assert list(world.answer(request, m.Committed).status) == [S.COMMITTED]
+    assert not isinstance(world.nodes[0].agent.read(slot, generation), bytes)
+
+
+def test_replace_of_what_a_lost_node_holds_waits_for_its_lease(world: MasterWorld) -> None:
+    client = world.client()
+    world.put(client, [b"a"], prefer_segment=1)
+    world.leave(world.nodes[1])
+    reserved = world.reserve(client, [b"a"])
+    request = world.ask(client, world.seal(reserved, [b"a"]))
+    world.pass_time(2.5)
+    assert world.replies[request] == []
+    world.pass_time(1)
+    assert list(world.answer(request, m.Committed).status) == [S.COMMITTED]
+    world.join(world.nodes[1])
+    assert world.nodes[1].agent.usage()["sealed"] == 0
+
+
+def test_a_lost_node_is_a_miss_at_once_and_an_event_after_its_lease(world: MasterWorld) -> None:
+    client = world.client()
+    world.put(client, [b"a"], prefer_segment=1)
+    world.leave(world.nodes[1])
+    assert world.look(client, b"a") == [L.UNREACHABLE]
+    assert "node_lost" not in events(world, client)
+    world.pass_time(4)
+    assert events(world, client)[-1] == "node_lost"
+    world.join(world.nodes[1])
+    world.pass_time(1)
+    assert events(world, client)[-1] == "node_back"
+    assert world.look(client, b"a") == [L.FOUND]
+    assert world.put(client, [b"b"], prefer_segment=1) == [S.COMMITTED]
+
+
+def test_a_silent_node_is_lost_too_and_back_when_heard(world: MasterWorld) -> None:
+    client = world.client()
+    world.put(client, [b"a"], prefer_segment=1)
+    world.nodes[1].deaf = True
+    world.pass_time(4)
+    assert world.look(client, b"a") == [L.UNREACHABLE]
+    world.nodes[1].deaf = False
+    world.pass_time(1)
+    assert world.look(client, b"a") == [L.FOUND]
+    assert events(world, client)[-2:] == ["node_lost", "node_back"]
+    assert {n for (n, _, _) in world.placed(client, b"a")} == {1}
+
+
+def test_a_node_that_stays_away_is_forgotten(world: MasterWorld) -> None:
+    client = world.client()
+    world.put(client, [b"a"], prefer_segment=1)
+    world.leave(world.nodes[1])
+    world.pass_time(64)
+    assert world.look(client, b"a") == [L.ABSENT]
+    world.join(world.nodes[1])
+    assert world.nodes[1].agent.usage()["sealed"] == 0
+
+
+def test_a_gap_asks_for_the_inventory(world: MasterWorld) -> None:
+    client = world.client()
+    world.put(client, [b"a", b"b"], prefer_segment=0)
+    node = world.nodes[0]
+    ((segment, slot, generation),) = world.placed(client, b"a")
+    at = np.array([slot], np.uint32), np.array([generation], np.uint64)
+    node.agent.retire(*at, node.agent.term)
+    world.from_node(node, m.Heartbeat(segment, node.agent.term, 0, {}, gap=True))
+    # Its own clock has not asked for a heartbeat yet: give the machine one to pair the answer with.
+    world.pass_time(2)
+    links = world.master.nodes.links
+    assert links[0].state.value == "live"
+
+
+def test_a_slot_the_agent_gave_up_is_lost(world: MasterWorld) -> None:
+    client = world.client()
+    world.put(client, [b"a"])
+    ((segment, slot, generation),) = world.placed(client, b"a")
+    agent = world.agent(segment)
+    agent.retire(np.array([slot], np.uint32), np.array([generation], np.uint64), agent.term)
+    world.pass_time(1)
+    assert world.look(client, b"a") == [L.ABSENT]
+
+
+def test_expiries_a_node_missed_are_told_on_its_return(world: MasterWorld) -> None:
+    client = world.client()
+    reserved = world.reserve(client, [b"a"], prefer_segment=1)
+    world.seal(reserved, [b"a"])
+    world.leave(world.nodes[1])
+    world.call(client, m.Abort(reserved.row, reserved.attempt), m.Done)
+    world.join(world.nodes[1])
+    assert world.nodes[1].agent.usage()["sealed"] == 0
+
+
+def join_message(node: Node, **changes: object) -> m.JoinSegment:
+    (join,) = node.machine.connected(0.0)
+    assert isinstance(join, m.JoinSegment)
+    return msgspec.structs.replace(join, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"slots": 0},
+        {"slots": 2**40},
+        {"term": -1},
+        {"last_sequence": -1},
+        {"endpoint": m.SegmentEndpoint(0, b"short", "n", "h", capacity_bytes=5)},
+        {"endpoint": m.SegmentEndpoint(0, b"x" * 16, "n", "h", capacity_bytes=-5)},
+    ],
+)
+def test_absurd_segments_are_refused(world: MasterWorld, changes: dict[str, object]) -> None:
+    session = 500
+    world.master.connected(session, "node", "n", "h", world.now)
+    (effect,) = world.master.handle(
+        session, 0, join_message(Node("x"), **changes), world.now, world.wall_ms
+    )
+    assert isinstance(effect.message, m.Failure)
+    assert len(world.master.catalog.segments) == 2
+
+
+def test_segments_are_bounded_and_keep_their_geometry() -> None:
+    world = MasterWorld(limits=MasterLimits(segments_max=1))
+    node = world.add_node()
+    other = Node("y")
+    world.master.connected(500, "node", "n", "h", world.now)
+    for message in (join_message(other), join_message(node, slots=77)):
+        (effect,) = world.master.handle(500, 0, message, world.now, world.wall_ms)
+        assert isinstance(effect.message, m.Failure)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        m.Stat(),
+        m.Heartbeat(0, 1, 0, {}, change_kind=b"\x01"),
+        m.Heartbeat(0, 1, 0, {}, bytes(8), b"\x01", b"\xff" * 4, bytes(8), bytes(8), bytes(8)),
+    ],
+)
+def test_malformed_reports_are_refused(world: MasterWorld, message: m.Message) -> None:
+    session = world.nodes[0].session
+    effects = world.master.handle(session, 0, message, world.now, world.wall_ms)
+    assert isinstance(effects[0].message, m.Failure)
+
+
+def test_reports_of_other_sessions_and_terms_are_ignored(world: MasterWorld) -> None:
+    session = world.nodes[0].session
+    for message in (m.Heartbeat(1, 1, 0, {}), m.Heartbeat(0, 9, 0, {}), m.RetireDone(1, 1, b"")):
+        assert world.master.handle(session, 0, message, world.now, world.wall_ms) == []
+
+
+# Recovery.
+
+
+def recovering(nodes_expected: int = 0) -> tuple[MasterWorld, int]:
+    world = MasterWorld(RECOVERING, nodes_expected=1)
+    world.add_node()
+    client = world.client()
+    assert world.put(client, [b"a"]) == [S.COMMITTED]
+    world.start(2, nodes_expected)
+    return world, world.client()
+
+
+def test_reads_are_answered_at_once_while_recovering() -> None:
+    world, client = recovering()
+    assert world.look(client, b"a") == [L.RECOVERING]
+    world.join(world.nodes[0])
+    assert world.look(client, b"a", b"x") == [L.FOUND, L.RECOVERING]
+
+
+def test_puts_are_held_until_the_grace_is_over() -> None:
+    world, client = recovering()
+    world.join(world.nodes[0])
+    assert list(world.reserve(client, [b"a"]).status) == [S.EXISTS]
+    request = world.ask(client, reserve_message([b"a", b"b"]))
+    assert world.replies[request] == []
+    world.pass_time(3.5)
+    assert list(world.answer(request, m.Reserved).status) == [S.EXISTS, S.GRANTED]
+
+
+def test_puts_are_answered_recovering_at_their_deadline() -> None:
+    world, client = recovering()
+    request = world.ask(client, reserve_message([b"b"]), deadline_ms=500)
+    world.pass_time(1)
+    assert list(world.answer(request, m.Reserved).status) == [S.RECOVERING]
+
+
+def test_the_recovery_ends_when_the_expected_nodes_have_reported() -> None:
+    world, client = recovering(nodes_expected=1)
+    request = world.ask(client, reserve_message([b"b"]))
+    world.join(world.nodes[0])
+    assert list(world.answer(request, m.Reserved).status) == [S.GRANTED]
+    assert not world.master.recovering
+
+
+def test_held_puts_are_bounded_and_end_with_their_session() -> None:
+    config: MasterConfig = RECOVERING
+    world = MasterWorld(config, limits=MasterLimits(held_puts_max=1))
+    client = world.client()
+    first = world.ask(client, reserve_message([b"a"]))
+    second = world.ask(client, reserve_message([b"a"]))
+    assert world.replies[first] == []
+    assert list(world.answer(second, m.Reserved).status) == [S.RECOVERING]
+    world.perform(world.master.disconnected(client, world.now))
+    world.pass_time(4)
+    assert world.replies[first] == []
+
+
+def test_removals_wait_for_the_recovery_too() -> None:
+    world, client = recovering()
+    request = remove(world, client, b"a")
+    world.join(world.nodes[0])
+    world.pass_time(4)
+    assert removed(world, request) == [R.REMOVED]
+    assert world.nodes[0].agent.usage()["sealed"] == 0
