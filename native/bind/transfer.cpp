@@ -2,6 +2,8 @@
 #include <nanobind/nanobind.h>
 
 #include <cstring>
+#include <optional>
+#include <stdexcept>
 
 #include "bind.hpp"
 #include "block_copy.hpp"
@@ -19,28 +21,35 @@ Range range_of(const Buffer& buffer) {
   return {reinterpret_cast<std::byte*>(buffer.bytes()), buffer.size()};
 }
 
-// Holds both buffers until it is destroyed, so that neither can be unmapped under a running copy.
+// Holds both buffers until it has run, so that neither can be unmapped under a running copy.
 class PyBlockCopy {
  public:
   PyBlockCopy(nb::handle dst, nb::handle dst_offsets, nb::handle src, nb::handle src_offsets,
               nb::handle lengths, bool checksum)
-      : dst_(dst, true),
-        src_(src),
-        copy_(range_of(dst_), ColumnArg<std::uint64_t>(dst_offsets, "dst_offsets"), range_of(src_),
-              ColumnArg<std::uint64_t>(src_offsets, "src_offsets"),
+      : dst_(std::in_place, dst, true),
+        src_(std::in_place, src),
+        copy_(range_of(*dst_), ColumnArg<std::uint64_t>(dst_offsets, "dst_offsets"),
+              range_of(*src_), ColumnArg<std::uint64_t>(src_offsets, "src_offsets"),
               ColumnArg<std::uint64_t>(lengths, "lengths"), checksum) {}
 
   int run(std::int64_t deadline_ns) {
-    nb::gil_scoped_release release;
-    return static_cast<int>(copy_.run(deadline_ns));
+    Status outcome = Status::kInternal;
+    if (!dst_) throw std::invalid_argument("a block copy runs once");
+    {
+      nb::gil_scoped_release release;
+      outcome = copy_.run(deadline_ns);
+    }
+    dst_.reset();
+    src_.reset();
+    return static_cast<int>(outcome);
   }
   void cancel() { copy_.cancel(); }
   Array<std::uint8_t> status() const { return to_array(copy_.status()); }
   Array<std::uint32_t> crc() const { return to_array(copy_.crc()); }
 
  private:
-  Buffer dst_;
-  Buffer src_;
+  std::optional<Buffer> dst_;
+  std::optional<Buffer> src_;
   BlockCopy copy_;
 };
 

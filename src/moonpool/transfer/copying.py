@@ -40,12 +40,14 @@ class CopyOp(Op):
         if job is None or not self.post():
             return
         outcome = job.run(int(self.transfer.deadline_s * 1e9))
-        # The buffers are let go before anybody hears that the op is over.
-        status, crc = job.status(), job.crc() if self.transfer.checksum else None
-        self._job = job = None
+        self._job = None
+        # The job has let the buffers go, so nobody hears of the end before memory can be unmapped.
+        crc = job.crc if self.transfer.checksum else None
+        if outcome == BlockStatus.OK:
+            self.settle(OpState.DONE, crc=crc)
+            return
         state = _OUTCOMES[BlockStatus(outcome)]
-        error = None if state is OpState.DONE else _REASONS[state](self)
-        self.settle(state, status=status, crc=crc, error=error)
+        self.settle(state, status=job.status(), crc=crc, error=_REASONS[state](self))
 
     def drop(self, error: TransferError) -> None:
         """Fails an op that never ran."""

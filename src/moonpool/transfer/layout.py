@@ -59,13 +59,15 @@ class Layout:
         """Bytes of all blocks together, gaps left out."""
         return self.count * self.block_bytes
 
-    def resolve(self, ids: ArrayLike) -> Blocks:
+    def resolve(self, ids: ArrayLike | int) -> Blocks:
         """Ranges of `ids`: an int, or a 1-D integer array of any width.
 
         Raises BadInput for another dtype or shape, and for ids outside 0..count-1.
         """
         offsets = None
-        if isinstance(ids, np.ndarray):
+        if isinstance(ids, int) and not isinstance(ids, bool) and 0 <= ids < self.count:
+            offsets = np.array([ids * self.stride + self.offset], dtype=np.uint64)
+        elif isinstance(ids, np.ndarray):
             offsets = _core.block_offsets(ids, self.count, self.stride, self.offset)
         if offsets is None:
             offsets = self._offsets_of_any(ids)

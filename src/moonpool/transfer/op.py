@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,13 +46,12 @@ class Tally:
     def __init__(self) -> None:
         self._counts: dict[str, dict[str, int]] = {}
 
-    def add(self, result: OpResult) -> None:
-        counts = self._counts.get(result.transport)
+    def add(self, transport: str, state: OpState, nbytes: int) -> None:
+        counts = self._counts.get(transport)
         if counts is None:
-            counts = self._counts[result.transport] = {"bytes": 0}
-        state = result.state._value_
-        counts[state] = counts.get(state, 0) + 1
-        counts["bytes"] += result.nbytes
+            counts = self._counts[transport] = {"bytes": 0}
+        counts[state._value_] = counts.get(state._value_, 0) + 1
+        counts["bytes"] += nbytes
 
     def snapshot(self) -> dict[str, dict[str, int]]:
         """{transport: {"bytes": n, "DONE": n, ...}}, a copy."""
@@ -64,12 +63,27 @@ class Tally:
 _STATES = threading.Lock()
 
 
+def known(column: U32) -> Callable[[], U32]:
+    """A CRC column that is there already, for settle()."""
+    return lambda: column
+
+
+class _End(NamedTuple):
+    """What settle() was told."""
+
+    nbytes: int
+    status: U8 | None
+    crc: Callable[[], U32] | None
+    error: MoonpoolError | None
+
+
 class Op:
     """A submitted transfer. Thread-safe; awaitable; `transport` names what carries it."""
 
     __slots__ = (
         "__weakref__",
         "_callbacks",
+        "_end",
         "_result",
         "_state",
         "_tally",
@@ -81,6 +95,7 @@ class Op:
         self.transfer = transfer
         self.transport = transport
         self._state = _QUEUED
+        self._end: _End | None = None
         self._result: OpResult | None = None
         self._callbacks: list[Callable[[Op], None]] | None = None
         self._tally: Tally | None = None
@@ -103,16 +118,30 @@ class Op:
     @property
     def result(self) -> OpResult:
         """The result of a terminal op, or how things stand (state QUEUED or POSTED)."""
-        if self._result is None and not self._state.terminal:
-            self._poll()
+        if self._result is None:
+            self._result = self._made_result() if self.done() else None
         if self._result is not None:
             return self._result
         pending = np.full(len(self.transfer.lengths), BlockStatus.BUSY, dtype=np.uint8)
         return OpResult(self._state, 0, pending, None, self.transport, None)
 
+    def _made_result(self) -> OpResult:
+        # Most callers look at the state alone, so columns are made for those who look further.
+        end = self._end
+        assert end is not None
+        status = end.status
+        if status is None:
+            uniform = _UNIFORM[self._state]
+            if end.error is not None:
+                uniform = _status_of(self._state, end.error)
+            status = np.full(len(self.transfer.lengths), uniform, dtype=np.uint8)
+        crc = end.crc() if end.crc is not None else None
+        return OpResult(self._state, end.nbytes, status, crc, self.transport, end.error)
+
     @property
     def error(self) -> MoonpoolError | None:
-        return self.result.error
+        """Why a terminal op is not DONE."""
+        return self._end.error if self.done() and self._end is not None else None
 
     def check(self) -> OpResult:
         """The result of a DONE op; raises the op's error otherwise."""
@@ -182,8 +211,8 @@ class Op:
         """For the engine: adds the result to `tally`, now or when there is one."""
         with _STATES:
             self._tally = tally
-            if self._result is not None:
-                tally.add(self._result)
+            if self._end is not None:
+                tally.add(self.transport, self._state, self._end.nbytes)
 
     def post(self) -> bool:
         """For transports: the op begins; False when it is terminal already."""
@@ -198,32 +227,28 @@ class Op:
         state: OpState,
         *,
         status: U8 | None = None,
-        crc: U32 | None = None,
+        crc: Callable[[], U32] | None = None,
         error: MoonpoolError | None = None,
         only_from: OpState | None = None,
     ) -> bool:
         """For transports: the one step into a terminal state; False when it was taken before.
 
-        Without `status` every block has the one that goes with `state`. With `only_from` the step
-        is made from that state alone.
+        Without `status` every block has the one that goes with `state`. `crc` makes the column
+        when it is asked for. With `only_from` the step is made from that state alone.
         """
-        assert state.terminal, state
-        if status is None:
-            uniform = _UNIFORM[state] if error is None else _status_of(state, error)
-            status = np.full(len(self.transfer.lengths), uniform, dtype=np.uint8)
-            nbytes = self.transfer.nbytes if state is _DONE else 0
-        elif state is _DONE:
+        if state is _DONE:
             nbytes = self.transfer.nbytes
+        elif status is None:
+            nbytes = 0
         else:
             nbytes = int(self.transfer.lengths[status == BlockStatus.OK].sum())
-        result = OpResult(state, nbytes, status, crc, self.transport, error)
         with _STATES:
             if self._state.terminal or (only_from is not None and self._state is not only_from):
                 return False
-            self._result = result
+            self._end = _End(nbytes, status, crc, error)
             self._state = state
             if self._tally is not None:
-                self._tally.add(result)
+                self._tally.add(self.transport, state, nbytes)
             callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
             callback(self)

@@ -1,7 +1,7 @@
 """An op that waits for its peer to be reached again, then becomes what a transport makes of it."""
 
 from moonpool.transfer.base import OpState, Transfer
-from moonpool.transfer.op import Op, expired
+from moonpool.transfer.op import Op, expired, known
 
 
 class RelayedOp(Op):
@@ -28,7 +28,8 @@ class RelayedOp(Op):
 
     def _mirror(self, inner: Op) -> None:
         result = inner.result
-        self.settle(result.state, status=result.status, crc=result.crc, error=result.error)
+        crc = None if result.crc is None else known(result.crc)
+        self.settle(result.state, status=result.status, crc=crc, error=result.error)
 
     def _cancel_posted(self) -> None:
         # Either this thread sees the inner op, or relay() sees the wish.

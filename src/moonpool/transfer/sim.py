@@ -27,7 +27,7 @@ from moonpool.transfer.base import (
     Transport,
 )
 from moonpool.transfer.local import LocalTransport
-from moonpool.transfer.op import Op, cancelled, expired
+from moonpool.transfer.op import Op, cancelled, expired, known
 from moonpool.transfer.sim_link import SimEvent, SimLink
 
 # Real time the wrapped transport gets for one chunk.
@@ -247,7 +247,10 @@ class SimTransport:
             return
         self._open.pop(op.number, None)
         self._note(state.lower(), op)
-        crc = _crc(op.transfer) if state is OpState.DONE and op.transfer.checksum else None
+        crc = None
+        if state is OpState.DONE and op.transfer.checksum:
+            # Now, not when asked: the memory may have changed by then.
+            crc = known(_crc(op.transfer))
         op.settle(state, status=op.block_status(state), crc=crc, error=error)
 
     def _at(self, at_ns: int, happen: Callable[[], None]) -> None:

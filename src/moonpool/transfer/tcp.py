@@ -15,6 +15,7 @@ from moonpool import _core
 from moonpool.core.errors import MoonpoolError
 from moonpool.transfer.base import (
     U8,
+    U32,
     BlockStatus,
     OpState,
     Transfer,
@@ -70,15 +71,19 @@ class TcpOp(Op):
             if not frame.terminal:
                 return
             if frame.ok:
-                crc = frame.crcs if self.transfer.checksum else None
-                self.settle(OpState.DONE, status=frame.status, crc=crc)
+                self.settle(OpState.DONE, crc=self._crc_column())
                 return
         elif not frames or not all(frame.terminal for frame in frames):
             return
         status = np.concatenate([frame.status for frame in frames])
-        crc = np.concatenate([frame.crcs for frame in frames]) if self.transfer.checksum else None
         state, error = self._verdict(frames, status)
-        self.settle(state, status=status, crc=crc, error=error)
+        self.settle(state, status=status, crc=self._crc_column(), error=error)
+
+    def _crc_column(self) -> Callable[[], U32] | None:
+        if not self.transfer.checksum:
+            return None
+        frames = self._frames  # not self: an op that refers to itself would wait for the collector
+        return lambda: np.concatenate([frame.crcs for frame in frames])
 
     def _verdict(self, frames: list[_core.Op], status: U8) -> tuple[OpState, MoonpoolError | None]:
         for frame in frames:
