@@ -2,6 +2,8 @@
 #include "bind.hpp"
 
 NB_MODULE(_core, m) {
+  // A process may end with pools open: their memory goes with it, and that is no news to its user.
+  nanobind::set_leak_warnings(false);
   m.doc() = "Moonpool's native core: bytes and tokens only, no policy.";
   moonpool::bind_crc(m);
   moonpool::bind_hash(m);

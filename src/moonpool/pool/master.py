@@ -35,6 +35,7 @@ log = logging.getLogger("moonpool.master")
 SEND_BUFFER_MAX = 64 << 20  # a peer that does not read is cut off beyond this
 SESSIONS_MAX = 4096
 HANDSHAKE_S = 5.0
+TICK_MIN_S = 0.001
 
 
 class MasterServer:
@@ -120,7 +121,7 @@ class MasterServer:
         if deadline is None:
             return
         loop = asyncio.get_running_loop()
-        when = loop.time() + max(0.0, deadline - self.clock.monotonic())
+        when = loop.time() + max(TICK_MIN_S, deadline - self.clock.monotonic())
         if self._timer is not None:
             if self._timer.when() <= when:
                 return

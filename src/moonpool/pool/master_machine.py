@@ -211,7 +211,8 @@ class MasterMachine:
             self.nodes.next_deadline(),
             self._held.next_deadline,
             self._followers.next_deadline,
-            self._recovery_until if self.recovering else None,
+            # A node that still reports ends the recovery by a message, or by its lease.
+            self._recovery_until if self.recovering and not self.nodes.recovering else None,
             self._next_sweep if self.catalog.rows.may_expire else None,
         ]
         return min((moment for moment in moments if moment is not None), default=None)
