@@ -52,7 +52,7 @@ def _await_all(pool: moonpool.Pool, start: float) -> None:
     while _count(pool, 100) < OBJECTS // 100:
         if time.perf_counter() - start > GIVE_UP_S:
             raise DeadlineExceeded(f"the master did not recover within {GIVE_UP_S:.0f} s")
-        time.sleep(0.01)
+        time.sleep(0.02)
 
 
 def _count(pool: moonpool.Pool, step: int) -> int:
