@@ -150,6 +150,24 @@ def test_awaiting_a_worker_copy() -> None:
     asyncio.run(main())
 
 
+def test_a_callback_that_fails_harms_nobody_else(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    busy = Busy()
+    seen: list[Op] = []
+    op = busy.transport.submit(transfer("read", segment(9), segment(9), [(0, 0, 9)]))
+
+    def fail(_: Op) -> None:
+        raise ZeroDivisionError("a listener's own")
+
+    op.add_done_callback(fail)
+    op.add_done_callback(seen.append)
+    busy.release()
+    busy.transport.close()
+    assert op.done() and seen == [op]
+    assert "a listener's own" in capsys.readouterr().err
+
+
 def test_a_cancelled_waiter_cancels_the_op() -> None:
     async def main() -> None:
         busy = Busy()

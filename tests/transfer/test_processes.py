@@ -172,6 +172,12 @@ def test_a_stopped_peer_expires_tcp_which_is_quiet_then(owner: Owner, engine: En
     assert not memory.array.any()
 
 
+def test_a_stopped_peer_is_not_waited_for_when_connecting(owner: Owner, engine: Engine) -> None:
+    owner.stop()
+    with pytest.raises(DeadlineExceeded):
+        engine.connect(owner.address, timeout=0.1)
+
+
 def test_a_stopped_peer_s_op_can_be_cancelled(owner: Owner, engine: Engine) -> None:
     peer, memory = engine.connect(owner.address), engine.allocate(BLOCK)
     owner.stop()

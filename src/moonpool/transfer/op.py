@@ -1,6 +1,7 @@
 """The op: one submitted transfer, its state machine, waiting, and the one place where it ends."""
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -251,7 +252,11 @@ class Op:
                 self._tally.add(self.transport, state, nbytes)
             callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
-            callback(self)
+            try:
+                callback(self)
+            except Exception:
+                # The listener's own failure: the op has ended, and others listen too.
+                sys.excepthook(*sys.exc_info())
         return True
 
     def __repr__(self) -> str:
