@@ -13,6 +13,7 @@ from moonpool.pool.master_machine import MasterLimits
 from moonpool.pool.messages import LookupStatus as L
 from moonpool.pool.messages import PutStatus as S
 from moonpool.pool.messages import RemoveStatus as R
+from moonpool.pool.tombstones import Tomb, Tombstones, digest
 from tests.pool.master_world import CONFIG, MasterWorld, Node, reserve_message
 
 RECOVERING = msgspec.structs.replace(CONFIG, grace_ms=3200)
@@ -375,3 +376,47 @@ def test_removals_wait_for_the_recovery_too() -> None:
     world.pass_time(4)
     assert removed(world, request) == [R.REMOVED]
     assert world.nodes[0].agent.usage()["sealed"] == 0
+
+
+def test_a_node_that_reports_nonsense_is_not_believed_nor_waited_for() -> None:
+    world, client = recovering(nodes_expected=2)
+    world.join(world.nodes[0])
+    node = Node("bad")
+    world.nodes.append(node)
+    world._session += 1
+    node.session = world._session
+    node.deaf = True
+    world.perform(world.master.connected(node.session, "node", "bad", "h", world.now))
+    for message in node.machine.connected(world.now):
+        world.from_node(node, message)
+    segment, term = world.master.catalog.segments.find(node.agent.incarnation), 2
+    assert segment is not None
+    world.from_node(node, m.Adopted(segment.id, term, 0))
+    nonsense = m.InventoryChunk(
+        segment.id,
+        term,
+        *(bytes(4), bytes(8), bytes(8), bytes(8), bytes(8), bytes(4), bytes(4), bytes(8)),
+        *(bytes(4), b"\x01", b"\x00", m.KeyColumn(b"x", bytes(4)), m.KeyColumn(b"", bytes(4))),
+        True,
+    )
+    world.from_node(node, nonsense)
+    assert isinstance(node.inbox[-1], m.Failure)
+    world.pass_time(4)
+    assert not world.master.recovering
+    assert world.put(client, [b"z"]) == [S.COMMITTED]
+
+
+def test_older_tombstones_say_nothing_new_and_old_ones_end() -> None:
+    tombs = Tombstones(2, 10.0)
+    one = digest(b"a")
+    assert tombs.add(Tomb(one, 1, 5), {0}, 0.0)
+    assert not tombs.add(Tomb(one, 1, 4), {1}, 0.0)
+    assert tombs.add(Tomb(one, 2, 1), {0}, 1.0)
+    assert tombs.covers(b"a", 1, 9) and not tombs.covers(b"a", 2, 2)
+    assert tombs.reported(0) == []
+    assert tombs.reported(1) == [Tomb(one, 2, 1)]
+    for i in range(3):
+        tombs.add(Tomb(digest(b"%d" % i), 1, i), None, float(i))
+    assert (len(tombs), tombs.dropped) == (2, 1)
+    assert not tombs.add(Tomb(digest(b"1"), 1, 1), {3}, 2.0)
+    assert len(tombs.expire(11.5)) == 1

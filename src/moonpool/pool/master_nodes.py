@@ -230,8 +230,11 @@ class Nodes:
                 link.segment, link.progress, report_of(call), self._removed, now, wall_ms
             )
         except ValueError as error:
+            # Nothing more is believed of it, and nobody waits for it, until it joins again.
             self.refused_chunks += 1
             self._outbox.append(Send(session, 0, m.Failure("bad_input", str(error))))
+            self._detach(link, now)
+            self.topology_version += 1
             return
         sequences = u64(call.version_sequence)
         if sequences.size:
