@@ -11,7 +11,8 @@ from typing import Any
 
 from moonpool.core.sections import MasterConfig
 from moonpool.pool import operations
-from moonpool.pool.protocol_put import NO_PARENT, PutItem, PutOptions, store
+from moonpool.pool.protocol_put import store
+from moonpool.pool.protocol_reserve import NO_PARENT, PutItem, PutOptions
 from moonpool.pool.results import Hit, PutResult, PutStatus, RemoveStatus
 from tests.sim.actors import ClientActor, MasterActor, NodeActor
 from tests.sim.history import HEADER, History, stamp

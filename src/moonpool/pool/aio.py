@@ -33,7 +33,8 @@ from moonpool.pool.pool import IN_FLIGHT_WAIT_S, client_config, expiry_ms
 from moonpool.pool.ports import Buffer
 from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
 from moonpool.pool.protocol import Protocol as Dialogue
-from moonpool.pool.protocol_put import PutOptions, store
+from moonpool.pool.protocol_put import store
+from moonpool.pool.protocol_reserve import PutOptions
 from moonpool.pool.results import Hit, Miss, ObjectInfo, PrefixMatch, PutResult, RemoveStatus
 from moonpool.pool.shell import run_agents
 

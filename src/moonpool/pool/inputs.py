@@ -7,7 +7,7 @@ from typing import Literal
 
 from moonpool.core.errors import BadInput, BadKey, BadSize
 from moonpool.pool.ports import Buffer
-from moonpool.pool.protocol_put import NO_PARENT, PutItem
+from moonpool.pool.protocol_reserve import NO_PARENT, PutItem
 
 KEY_BYTES_MAX = 1024
 Key = str | bytes

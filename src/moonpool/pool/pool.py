@@ -25,7 +25,8 @@ from moonpool.pool.inputs import (
 )
 from moonpool.pool.operations import EventBatch
 from moonpool.pool.ports import Buffer, Status
-from moonpool.pool.protocol_put import PutOptions, store
+from moonpool.pool.protocol_put import store
+from moonpool.pool.protocol_reserve import PutOptions
 from moonpool.pool.results import (
     Hit,
     Miss,

@@ -5,13 +5,15 @@ Over shared memory the grants travel on the agent's UNIX socket; in process they
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
+from moonpool.pool.open_claims import OpenClaims, any_lost
 from moonpool.pool.ports import (
+    U8,
     U32,
     U64,
     AbortCall,
@@ -144,37 +146,6 @@ class ConnectionControl:
             self._connection.close()
 
 
-# What leaves open whether the agent did as it was told.
-LOST = np.array([Status.UNREACHABLE, Status.CANCELLED, Status.EXPIRED], np.uint8)
-
-
-class OpenClaims:
-    """This client's claims on one segment. A claim whose answer was lost may still be granted, to
-    a writer that never hears of it. So once nothing else is open the row's epoch is renewed, which
-    disowns it: the agent refuses it or takes its memory back."""
-
-    def __init__(self, segment: SegmentClient) -> None:
-        self._segment = segment
-        self._lock = threading.Lock()
-        self._open = 0
-        self._lost = False
-
-    def begin(self) -> int:
-        """One claim call starts; the epoch to make it under."""
-        with self._lock:
-            self._open += 1
-            return self._segment.row_epoch
-
-    def end(self, count: int, lost: bool) -> None:
-        """So many open claims have ended; `lost`: something may remain that nobody knows of."""
-        with self._lock:
-            self._open -= count
-            self._lost = self._lost or lost
-            if self._lost and self._open == 0:
-                self._segment.renew_epoch()
-                self._lost = False
-
-
 class ShmPort:
     """A mapped segment. `path` None: the agent's memory in this process."""
 
@@ -252,7 +223,7 @@ class ShmPort:
             lost = True
             try:
                 outcome = self._write_claimed(call, claimed(), timeout_s)
-                lost = bool(np.isin(outcome.status, LOST).any())
+                lost = any_lost(outcome.status)
                 return outcome
             finally:
                 self._claims.end(1, lost)
@@ -260,19 +231,47 @@ class ShmPort:
         return finish_put
 
     def _write_claimed(self, call: PutCall, claim: Outcome, timeout_s: float) -> Outcome:
+        if claim.status.any():
+            return self._write_granted(call, claim, timeout_s)
+        slots, generations = claim.slots, claim.generations
+        written, crcs = self.segment.write(slots, generations, call.sources)
+        if written.any():
+            everything = np.arange(len(slots))
+            return self._seal_written(call, claim, everything, written, crcs, timeout_s)
+        sealed = self._control.seal(slots, generations, crcs, call.term, timeout_s)()
+        if sealed.status.any():
+            bad = sealed.status != Status.OK
+            self._control.abort(slots[bad], generations[bad], timeout_s)()
+        return Outcome(sealed.status, slots, generations, crcs, text=claim.text)
+
+    def _write_granted(self, call: PutCall, claim: Outcome, timeout_s: float) -> Outcome:
+        """Some claims were refused."""
         granted = np.flatnonzero(claim.status == Status.OK)
         if len(granted) == 0:
             return _widen(claim, len(call.records))
-        slots, generations = claim.slots[granted], claim.generations[granted]
         sources = [call.sources[i] for i in granted.tolist()]
-        written, crcs = self.segment.write(slots, generations, sources)
+        written, crcs = self.segment.write(
+            claim.slots[granted], claim.generations[granted], sources
+        )
+        return self._seal_written(call, claim, granted, written, crcs, timeout_s)
+
+    def _seal_written(
+        self,
+        call: PutCall,
+        claim: Outcome,
+        granted: npt.NDArray[np.intp],
+        written: U8,
+        crcs: U32,
+        timeout_s: float,
+    ) -> Outcome:
+        """Seal what was written as a whole of the granted claims, abort the rest."""
         status = claim.status.copy()
         status[granted] = written
         whole = written == Status.OK
         good = granted[whole]
         if len(good):
             sealed = self._control.seal(
-                slots[whole], generations[whole], crcs[whole], call.term, timeout_s
+                claim.slots[good], claim.generations[good], crcs[whole], call.term, timeout_s
             )()
             status[good] = sealed.status
         bad = granted[status[granted] != Status.OK]
@@ -292,7 +291,7 @@ class ShmPort:
             try:
                 outcome = claimed()
                 granted = int((outcome.status == Status.OK).sum())
-                lost = bool(np.isin(outcome.status, LOST).any())
+                lost = any_lost(outcome.status)
                 return outcome
             finally:
                 self._claims.end(1 - granted, lost)
@@ -306,7 +305,7 @@ class ShmPort:
             lost = True
             try:
                 outcome = aborted()
-                lost = bool(np.isin(outcome.status, LOST).any())
+                lost = any_lost(outcome.status)
                 return outcome
             finally:
                 self._claims.end(len(call.slots), lost)

@@ -8,13 +8,13 @@ reserve -> GRANTED -> PutCall at each replica's segment -> commit -> STORED
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from moonpool.pool import messages as m
-from moonpool.pool.columns import NO_SEGMENT, i32, pack_keys, u16, u64
-from moonpool.pool.ports import CLAIM_DTYPE, Buffer, Outcome, Port, PutCall, Status
+from moonpool.pool.columns import NO_SEGMENT, pack_keys, u16, u64
+from moonpool.pool.ports import Outcome, Port, PutCall, Status
+from moonpool.pool.ports import failed as failed_call
 from moonpool.pool.protocol import (
     Context,
     MasterLost,
@@ -24,70 +24,24 @@ from moonpool.pool.protocol import (
     call_all,
     learn_topology,
 )
+from moonpool.pool.protocol_reserve import (
+    Attempt,
+    PutItem,
+    PutOptions,
+    claim_records,
+    grants,
+    records_of,
+    reservation,
+)
 from moonpool.pool.results import PutResult, PutStatus
 
-NO_PARENT = -1
 WRITE_TRIES_MAX = 4  # nodes tried for one replica before the put settles for fewer
 FULL_WAIT_S = 1.0  # how long a put waits for room before it says full
 
 
-@dataclass(frozen=True, slots=True)
-class PutOptions:
-    replicas: int = 1
-    min_replicas: int = 0  # 0: all of them
-    pin: int = 0
-    expiry_ms: int = 0
-    tenant: int = 0
-    chain: bool = False
-    replace: bool = False
-    prefer_segment: int = -1
-
-
-@dataclass(slots=True)
-class PutItem:
-    """One object of a batch. `parent`: index of an earlier item, or NO_PARENT."""
-
-    key: bytes
-    source: Buffer
-    size: int
-    parent: int = NO_PARENT
-    outside_parent: bytes | None = None
-    result: PutResult | None = None
-
-
-@dataclass(slots=True)
-class Attempt:
-    """A granted reservation and the replicas sealed under it so far."""
-
-    item: int
-    row: int
-    attempt: int
-    segments: list[int]
-    sealed: list[tuple[int, int, int]]  # segment, slot, generation
-    crc: int = 0
-    why: str = ""
-
-
-_SETTLED = {
-    m.PutStatus.EXISTS: PutStatus.EXISTS,
-    m.PutStatus.PARENT_MISSING: PutStatus.PARENT_MISSING,
-    m.PutStatus.TOO_BIG: PutStatus.TOO_LARGE,
-    m.PutStatus.INVALID: PutStatus.INVALID,
-}
-_AGAIN = {
-    m.PutStatus.FULL: PutStatus.FULL,
-    m.PutStatus.RECOVERING: PutStatus.RECOVERING,
-    m.PutStatus.NO_NODE: PutStatus.UNREACHABLE,
-}
-
-
-@dataclass(slots=True)
-class Round:
-    """What one reservation granted, what others are writing, and what may be granted later."""
-
-    attempts: list[Attempt]
-    waiting: list[int]
-    later: dict[int, PutStatus]
+_NOWHERE = NO_SEGMENT.to_bytes(2, "little")
+_COMMITTED = bytes([m.PutStatus.COMMITTED])
+_STORED = PutResult(PutStatus.STORED, 1)
 
 
 def store(
@@ -99,10 +53,15 @@ def store(
     todo = list(range(len(items)))
     why: dict[int, PutStatus] = {}
     while todo and context.left() > 0:
-        granted = yield from reserve(context, items, todo, options)
-        if isinstance(granted, MasterLost):
-            _settle(items, todo, PutStatus.UNREACHABLE, granted.text)
+        reserved = yield from reservation(context, items, todo, options)
+        if isinstance(reserved, MasterLost):
+            _settle(items, todo, PutStatus.UNREACHABLE, reserved.text)
             break
+        if granted_whole(reserved, options):
+            why = {}
+            todo = yield from _store_whole(context, items, todo, reserved, options)
+            continue
+        granted = grants(items, todo, reserved)
         why = granted.later
         yield from write(context, items, granted.attempts, options)
         redo = yield from commit(context, items, granted.attempts, options)
@@ -122,101 +81,6 @@ def store(
 def _settle(items: list[PutItem], which: Sequence[int], status: PutStatus, text: str) -> None:
     for i in which:
         items[i].result = PutResult(status, 0, text)
-
-
-def _reserve_message(
-    context: Context, items: list[PutItem], todo: list[int], options: PutOptions
-) -> m.Reserve:
-    position = {item: at for at, item in enumerate(todo)}
-    parents: list[int] = []
-    outside: list[bytes] = []
-    for i in todo:
-        item = items[i]
-        key = item.outside_parent
-        if item.parent != NO_PARENT:
-            if item.parent in position:
-                parents.append(position[item.parent])
-                continue
-            key = items[item.parent].key
-        if key is None:
-            parents.append(NO_PARENT)
-        else:
-            parents.append(-2 - len(outside))
-            outside.append(key)
-    return m.Reserve(
-        pack_keys([items[i].key for i in todo]),
-        np.array([items[i].size for i in todo], np.uint64).tobytes(),
-        np.array(parents, np.int32).tobytes(),
-        pack_keys(outside),
-        options.replicas,
-        options.min_replicas,
-        options.pin,
-        options.expiry_ms,
-        options.tenant,
-        options.chain,
-        options.replace,
-        options.prefer_segment,
-        context.state.touches.take(),
-    )
-
-
-def reserve(
-    context: Context, items: list[PutItem], todo: list[int], options: PutOptions
-) -> Protocol[Round | MasterLost]:
-    """One reservation round."""
-    reply = yield from ask(context, _reserve_message(context, items, todo, options))
-    if isinstance(reply, MasterLost):
-        return reply
-    if not isinstance(reply, m.Reserved):
-        return MasterLost(f"unexpected answer {reply!r}", refused=True)
-    if not (yield from learn_topology(context, reply.topology_version)):
-        return MasterLost("the master went away")
-    context.state.term = reply.term
-    rows, numbers = i32(reply.row).tolist(), u64(reply.attempt).tolist()
-    segments = u16(reply.segments).reshape(len(todo), -1).tolist()
-    granted = Round([], [], {})
-    for at, (i, byte) in enumerate(zip(todo, reply.status, strict=True)):
-        status = m.PutStatus(byte)
-        if status == m.PutStatus.GRANTED:
-            chosen = [segment for segment in segments[at] if segment != NO_SEGMENT]
-            granted.attempts.append(Attempt(i, rows[at], numbers[at], chosen, []))
-        elif status in (m.PutStatus.IN_FLIGHT, m.PutStatus.WAIT_PARENT):
-            granted.waiting.append(i)
-        elif status in _AGAIN:
-            granted.later[i] = _AGAIN[status]
-        else:
-            items[i].result = PutResult(_SETTLED.get(status, PutStatus.INVALID))
-    return granted
-
-
-def claim_records(
-    items: list[PutItem], attempts: list[Attempt], options: PutOptions, term: int
-) -> tuple[np.ndarray[tuple[int], np.dtype[np.void]], bytes]:
-    """The claim of each attempt: CLAIM_DTYPE records, and keys with parents back to back."""
-    records = np.zeros(len(attempts), CLAIM_DTYPE)
-    parts: list[bytes] = []
-    for i, attempt in enumerate(attempts):
-        item = items[attempt.item]
-        parent = b""
-        if item.parent != NO_PARENT:
-            parent = items[item.parent].key
-        elif item.outside_parent is not None:
-            parent = item.outside_parent
-        records[i] = (
-            item.size,
-            term,
-            attempt.attempt,
-            options.expiry_ms,
-            options.tenant,
-            len(item.key),
-            len(parent),
-            options.replicas,
-            options.pin,
-            0,
-            0,
-        )
-        parts += (item.key, parent)
-    return records, b"".join(parts)
 
 
 def write(
@@ -360,6 +224,74 @@ def _committed(items: list[PutItem], good: list[Attempt], reply: m.Committed) ->
             text = f"the commit was answered {m.PutStatus(status).name.lower()}"
             item.result = PutResult(PutStatus.LOST, 0, text)
     return again
+
+
+def granted_whole(reply: m.Reserved, options: PutOptions) -> bool:
+    """The usual batch: all of it granted, one copy each, on one segment."""
+    segments = reply.segments
+    return (
+        options.replicas == 1
+        and not any(reply.status)
+        and segments == segments[:2] * len(reply.status)
+        and segments[:2] != _NOWHERE
+    )
+
+
+def _store_whole(
+    context: Context,
+    items: list[PutItem],
+    todo: list[int],
+    reply: m.Reserved,
+    options: PutOptions,
+) -> Protocol[list[int]]:
+    """Write and commit a batch that was granted whole, in columns; the first thing that is not
+    as usual makes attempts of it, which then go the long way. Returns items to put again."""
+    segment = int.from_bytes(reply.segments[:2], "little")
+    port = context.state.port(segment)
+    if port is None:
+        outcome = failed_call(len(todo), Status.UNREACHABLE)
+    else:
+        records, blob = records_of(items, todo, u64(reply.attempt), options, reply.term)
+        sources = [items[i].source for i in todo]
+        call = PutCall(records, blob, reply.term, sources)
+        (outcome,) = yield from call_all(context, [(port, call)])
+    if outcome.status.any():
+        attempts, failed = _one_by_one(items, todo, reply, segment, outcome)
+        if context.left() > 0:
+            yield from _reoffer(context, failed)
+            yield from write(context, items, attempts, options)
+        return (yield from commit(context, items, attempts, options))
+    message = m.Commit(
+        reply.term,
+        reply.row,
+        reply.attempt,
+        outcome.crcs.tobytes(),
+        m.ReplicaColumn(
+            b"\x01" * len(todo),
+            reply.segments,
+            outcome.slots.tobytes(),
+            outcome.generations.tobytes(),
+        ),
+    )
+    answer = yield from ask(context, message)
+    if not isinstance(answer, m.Committed):
+        return todo  # lost: a sealed put may be found committed, so ask for its key again
+    if answer.status == _COMMITTED * len(todo):
+        for i in todo:
+            items[i].result = _STORED
+        return []
+    attempts, _ = _one_by_one(items, todo, reply, segment, outcome)
+    return _committed(items, attempts, answer)
+
+
+def _one_by_one(
+    items: list[PutItem], todo: list[int], reply: m.Reserved, segment: int, outcome: Outcome
+) -> tuple[list[Attempt], list[tuple[Attempt, int, Status]]]:
+    """The attempts of a batch granted whole, with what was sealed of them and what failed."""
+    attempts = grants(items, todo, reply).attempts
+    for attempt in attempts:
+        attempt.segments = []
+    return attempts, _take(segment, attempts, outcome)
 
 
 def abort(context: Context, attempts: list[Attempt]) -> Protocol[None]:

@@ -20,15 +20,8 @@ from moonpool.pool.ports import (
 )
 from moonpool.pool.protocol import Context, MasterLost, Protocol, call_all
 from moonpool.pool.protocol_get import lookup
-from moonpool.pool.protocol_put import (
-    Attempt,
-    PutItem,
-    PutOptions,
-    abort,
-    claim_records,
-    commit,
-    reserve,
-)
+from moonpool.pool.protocol_put import abort, commit
+from moonpool.pool.protocol_reserve import Attempt, PutItem, PutOptions, claim_records, reserve
 from moonpool.pool.results import Miss, PutResult, PutStatus
 
 Claims = dict[int, list[tuple[Attempt, int, int]]]  # segment -> (attempt, slot, generation)

@@ -11,7 +11,7 @@ from moonpool.pool import operations
 from moonpool.pool.client_state import Placement, Replica
 from moonpool.pool.inputs import Key, as_items, as_replicas, as_source, as_target
 from moonpool.pool.ports import Buffer, Status
-from moonpool.pool.protocol_put import PutOptions
+from moonpool.pool.protocol_reserve import PutOptions
 from moonpool.pool.protocol_session import (
     abort_write,
     close_write,

@@ -1,0 +1,188 @@
+"""Reserving: which keys of a batch this client may write, and where. Claims follow from it.
+
+GRANTED items become attempts; IN_FLIGHT and WAIT_PARENT ones wait for others; FULL and the like may
+be granted later; EXISTS and the like are settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from moonpool.pool import messages as m
+from moonpool.pool.columns import NO_SEGMENT, i32, pack_keys, u16, u64
+from moonpool.pool.ports import CLAIM_DTYPE, U64, Buffer
+from moonpool.pool.protocol import Context, MasterLost, Protocol, ask, learn_topology
+from moonpool.pool.results import PutResult, PutStatus
+
+NO_PARENT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PutOptions:
+    replicas: int = 1
+    min_replicas: int = 0  # 0: all of them
+    pin: int = 0
+    expiry_ms: int = 0
+    tenant: int = 0
+    chain: bool = False
+    replace: bool = False
+    prefer_segment: int = -1
+
+
+@dataclass(slots=True)
+class PutItem:
+    """One object of a batch. `parent`: index of an earlier item, or NO_PARENT."""
+
+    key: bytes
+    source: Buffer
+    size: int
+    parent: int = NO_PARENT
+    outside_parent: bytes | None = None
+    result: PutResult | None = None
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A granted reservation and the replicas sealed under it so far."""
+
+    item: int
+    row: int
+    attempt: int
+    segments: list[int]
+    sealed: list[tuple[int, int, int]]  # segment, slot, generation
+    crc: int = 0
+    why: str = ""
+
+
+_SETTLED = {
+    m.PutStatus.EXISTS: PutStatus.EXISTS,
+    m.PutStatus.PARENT_MISSING: PutStatus.PARENT_MISSING,
+    m.PutStatus.TOO_BIG: PutStatus.TOO_LARGE,
+    m.PutStatus.INVALID: PutStatus.INVALID,
+}
+_AGAIN = {
+    m.PutStatus.FULL: PutStatus.FULL,
+    m.PutStatus.RECOVERING: PutStatus.RECOVERING,
+    m.PutStatus.NO_NODE: PutStatus.UNREACHABLE,
+}
+
+
+@dataclass(slots=True)
+class Round:
+    """What one reservation granted, what others are writing, and what may be granted later."""
+
+    attempts: list[Attempt]
+    waiting: list[int]
+    later: dict[int, PutStatus]
+
+
+def _reserve_message(
+    context: Context, items: list[PutItem], todo: list[int], options: PutOptions
+) -> m.Reserve:
+    position = {item: at for at, item in enumerate(todo)}
+    parents: list[int] = []
+    outside: list[bytes] = []
+    for i in todo:
+        item = items[i]
+        key = item.outside_parent
+        if item.parent != NO_PARENT:
+            if item.parent in position:
+                parents.append(position[item.parent])
+                continue
+            key = items[item.parent].key
+        if key is None:
+            parents.append(NO_PARENT)
+        else:
+            parents.append(-2 - len(outside))
+            outside.append(key)
+    return m.Reserve(
+        pack_keys([items[i].key for i in todo]),
+        np.array([items[i].size for i in todo], np.uint64).tobytes(),
+        np.array(parents, np.int32).tobytes(),
+        pack_keys(outside),
+        options.replicas,
+        options.min_replicas,
+        options.pin,
+        options.expiry_ms,
+        options.tenant,
+        options.chain,
+        options.replace,
+        options.prefer_segment,
+        context.state.touches.take(),
+    )
+
+
+def reserve(
+    context: Context, items: list[PutItem], todo: list[int], options: PutOptions
+) -> Protocol[Round | MasterLost]:
+    """One reservation round."""
+    reply = yield from reservation(context, items, todo, options)
+    return reply if isinstance(reply, MasterLost) else grants(items, todo, reply)
+
+
+def reservation(
+    context: Context, items: list[PutItem], todo: list[int], options: PutOptions
+) -> Protocol[m.Reserved | MasterLost]:
+    reply = yield from ask(context, _reserve_message(context, items, todo, options))
+    if isinstance(reply, MasterLost):
+        return reply
+    if not isinstance(reply, m.Reserved):
+        return MasterLost(f"unexpected answer {reply!r}", refused=True)
+    if not (yield from learn_topology(context, reply.topology_version)):
+        return MasterLost("the master went away")
+    context.state.term = reply.term
+    return reply
+
+
+def grants(items: list[PutItem], todo: list[int], reply: m.Reserved) -> Round:
+    """Item by item; what is settled already gets its result."""
+    rows, numbers = i32(reply.row).tolist(), u64(reply.attempt).tolist()
+    segments = u16(reply.segments).reshape(len(todo), -1).tolist()
+    granted = Round([], [], {})
+    for at, (i, byte) in enumerate(zip(todo, reply.status, strict=True)):
+        status = m.PutStatus(byte)
+        if status == m.PutStatus.GRANTED:
+            chosen = [segment for segment in segments[at] if segment != NO_SEGMENT]
+            granted.attempts.append(Attempt(i, rows[at], numbers[at], chosen, []))
+        elif status in (m.PutStatus.IN_FLIGHT, m.PutStatus.WAIT_PARENT):
+            granted.waiting.append(i)
+        elif status in _AGAIN:
+            granted.later[i] = _AGAIN[status]
+        else:
+            items[i].result = PutResult(_SETTLED.get(status, PutStatus.INVALID))
+    return granted
+
+
+def claim_records(
+    items: list[PutItem], attempts: list[Attempt], options: PutOptions, term: int
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.void]], bytes]:
+    """The claim of each attempt: CLAIM_DTYPE records, and keys with parents back to back."""
+    sequences = np.array([attempt.attempt for attempt in attempts], np.uint64)
+    return records_of(items, [attempt.item for attempt in attempts], sequences, options, term)
+
+
+def records_of(
+    items: list[PutItem], which: Sequence[int], sequences: U64, options: PutOptions, term: int
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.void]], bytes]:
+    parts: list[bytes] = []
+    for i in which:
+        item = items[i]
+        parent = item.outside_parent or b""
+        if item.parent != NO_PARENT:
+            parent = items[item.parent].key
+        parts += (item.key, parent)
+    lengths = list(map(len, parts))
+    records = np.zeros(len(which), CLAIM_DTYPE)
+    records["size"] = [items[i].size for i in which]
+    records["term"] = term
+    records["sequence"] = sequences
+    records["expiry_ms"] = options.expiry_ms
+    records["tenant"] = options.tenant
+    records["key_len"] = lengths[0::2]
+    records["parent_len"] = lengths[1::2]
+    records["replicas"] = options.replicas
+    records["pin"] = options.pin
+    return records, b"".join(parts)
