@@ -1,9 +1,10 @@
 """Addresses as people write them: "host:port", "[::1]:7400" and "unix:/path/of/socket"."""
 
 import ipaddress
+import os
 from typing import NamedTuple
 
-from moonpool.core.errors import BadConfig
+from moonpool.core.errors import BadConfig, TransferError
 
 UNIX_PATH_BYTES_MAX = 107  # sun_path of Linux, less its closing zero
 
@@ -36,6 +37,15 @@ def parse_address(text: str) -> Address:
     if not 1 <= int(port) <= 65535:
         raise BadConfig(f"address {text!r}: the port must be within 1..65535")
     return Address(host, int(port))
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> TransferError:
+    """The one line for a port that cannot be had; the caller raises it."""
+    why = os.strerror(error.errno) if error.errno else str(error)
+    return TransferError(
+        f"cannot listen on {host}:{port}: {why}; end what listens there, or give another --port"
+        " (0 takes any free one)"
+    )
 
 
 def _unix_address(text: str) -> Address:

@@ -14,6 +14,7 @@ from typing import Literal, cast
 import msgspec
 
 import moonpool
+from moonpool.core.address import cannot_listen
 from moonpool.core.clock import Clock, SystemClock
 from moonpool.core.errors import MoonpoolError, ProtocolMismatch
 from moonpool.core.handshake import NONCE_BYTES, ServerHandshake, refusal
@@ -54,11 +55,14 @@ class MasterServer:
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> str:
-        """Listen; returns the address, "host:port"."""
+        """Listen; returns the address, "host:port". Raises TransferError."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: _Connection(self), self.config.host, self.config.port, backlog=1024
-        )
+        try:
+            self._server = await loop.create_server(
+                lambda: _Connection(self), self.config.host, self.config.port, backlog=1024
+            )
+        except OSError as error:
+            raise cannot_listen(self.config.host, self.config.port, error) from None
         host, port = self._server.sockets[0].getsockname()[:2]
         self._schedule()
         return f"{host}:{port}"

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moonpool.core.address import cannot_listen
 from moonpool.core.clock import Clock, SystemClock
 from moonpool.core.errors import (
     BadConfig,
@@ -112,7 +113,10 @@ class NodeServer:
         self._socket = config.directory / f"{self.name}.sock"
         with contextlib.suppress(FileNotFoundError):
             self._socket.unlink()  # ours: we hold the segment's lock
-        port = self.endpoint.listen_tcp(config.host, config.port)
+        try:
+            port = self.endpoint.listen_tcp(config.host, config.port)
+        except OSError as error:
+            raise cannot_listen(config.host, config.port, error) from None
         self.endpoint.listen_unix(str(self._socket))
         self.endpoint.attach(self.agent)
         self.tcp = f"{config.host}:{port}"

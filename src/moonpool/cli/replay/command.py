@@ -25,12 +25,13 @@ EXAMPLES = (
     "moonpool replay conversation --limit 2000 --inject corrupt:3 --inject kill-node:1000",
 )
 POLICIES = ("lru",)
+NODES_MAX = 64
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     names = ", ".join(traces.PACKAGED)
     parser.add_argument("trace", help=f"{names}, or a .jsonl, .jsonl.gz or .jsonl.xz file")
-    parser.add_argument("--nodes", type=_positive, default=1, help="node processes (default: 1)")
+    parser.add_argument("--nodes", type=_nodes, default=1, help="node processes (default: 1)")
     parser.add_argument(
         "--capacity-blocks",
         type=_positive,
@@ -125,6 +126,12 @@ def figures_table(record: dict[str, Any]) -> str:
         ("errors", errors or "none"),
     ]
     return table_text(("", title_of(record)), rows)
+
+
+def _nodes(text: str) -> int:
+    if _positive(text) > NODES_MAX:
+        raise argparse.ArgumentTypeError(f"at most {NODES_MAX} nodes on one machine, not {text}")
+    return int(text)
 
 
 def _positive(text: str) -> int:
