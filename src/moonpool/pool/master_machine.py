@@ -367,10 +367,11 @@ class MasterMachine:
         for key in settled.refused_keys:
             self._next_heir(key, now)
         reply = m.Committed(settled.status.tobytes())
-        if not settled.retirements:
+        if not settled.retirements and not len(self._orders):
             return reply
         gone = [one for one in replaced if not self._holds(one)]
         wait = RetireWait(session, request, None, reply, None)
+        self._orders.join(self._keys(settled.rows), wait)
         self._retire_and_wait(settled.retirements, gone, wait, now)
         return None
 
@@ -496,6 +497,7 @@ class MasterMachine:
         deadline = now + min(max(call.wait_ms, 0), WAIT_MS_MAX) / 1000
         done = m.Removed(status.tobytes())
         wait = RetireWait(session, request, deadline, done, late)
+        self._orders.join(names, wait)
         self._retire_and_wait(retirements, removals, wait, now)
         return None
 
@@ -525,6 +527,7 @@ class MasterMachine:
         now: float,
     ) -> None:
         """Answer when every agent has retired, or when its lease has surely passed."""
+        joined = bool(wait.orders)
         for one in retirements:
             mine = [
                 (gone.key, gone.term, gone.sequence)
@@ -536,13 +539,13 @@ class MasterMachine:
             link = self.nodes.links[one.segment]
             if not link.heard:
                 self.nodes.bury_missed(one.segment, now)
-                if link.lost:
+                if link.lost and self.nodes.remembered_without(link):
                     self._orders.finish(number, one.segment)
         if self._strangers(now):
             # A node not heard yet may hold a copy, or an older value, that nobody knows of.
             versions = [(gone.key, gone.term, gone.sequence) for gone in removals]
             self.nodes.bury(versions, None, now)
-        if wait.orders or not retirements:
+        if wait.orders or not (retirements or joined):
             self._orders.start(wait)
 
     def _strangers(self, now: float) -> bool:

@@ -361,13 +361,13 @@ class Nodes:
                 self._catalog.events.add("node_lost", link.endpoint.node, wall_ms)
                 self.topology_version += 1
             if link.lost:
-                if self._remembered_without(link):
+                if self.remembered_without(link):
                     self._orders.lease_passed(link.segment.id)
                 if link.away_since + self._forget_after_s <= now:
                     self._forget(link, now, wall_ms)
         self._forget_tombs(self.tombstones.expire(now))
 
-    def _remembered_without(self, lost: NodeLink) -> bool:
+    def remembered_without(self, lost: NodeLink) -> bool:
         """Some living node keeps the tombstones of what this one missed: should the master be
         replaced, too, nothing removed comes back with it."""
         return any(

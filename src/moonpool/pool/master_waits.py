@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from moonpool.pool import messages as m
@@ -143,7 +143,7 @@ class RetireWait:
 class _Order:
     segment: int
     tombs: list[tuple[bytes, int, int]]  # key, term, sequence
-    wait: RetireWait | None
+    waits: list[RetireWait]
 
 
 class RetireOrders:
@@ -154,6 +154,7 @@ class RetireOrders:
         self._outbox = outbox
         self._orders: dict[int, _Order] = {}
         self._by_segment: dict[int, set[int]] = {}
+        self._by_key: dict[bytes, set[int]] = {}
         self._waits: list[RetireWait] = []
         self._next = 1
 
@@ -162,10 +163,22 @@ class RetireOrders:
 
     def new(self, segment: int, tombs: list[tuple[bytes, int, int]], wait: RetireWait) -> int:
         number, self._next = self._next, self._next + 1
-        self._orders[number] = _Order(segment, tombs, wait)
+        self._orders[number] = _Order(segment, tombs, [wait])
         self._by_segment.setdefault(segment, set()).add(number)
+        for key, _, _ in tombs:
+            self._by_key.setdefault(key, set()).add(number)
         wait.orders[number] = segment
         return number
+
+    def join(self, keys: Iterable[bytes], wait: RetireWait) -> None:
+        """Let `wait` wait also for what earlier removals of these keys have still open: an older
+        value may be read until then."""
+        for key in keys:
+            for number in self._by_key.get(key, ()):
+                if number not in wait.orders:
+                    order = self._orders[number]
+                    wait.orders[number] = order.segment
+                    order.waits.append(wait)
 
     def start(self, wait: RetireWait) -> None:
         """All orders of this wait are given; it answers at once when there are none."""
@@ -181,10 +194,15 @@ class RetireOrders:
             return
         del self._orders[number]
         self._by_segment[segment].discard(number)
-        wait = order.wait
-        if wait is not None and wait.orders.pop(number, None) is not None and not wait.orders:
-            self._outbox.append(Send(wait.session, wait.request, wait.done))
-            wait.deadline = None
+        for key, _, _ in order.tombs:
+            numbers = self._by_key[key]
+            numbers.discard(number)
+            if not numbers:
+                del self._by_key[key]
+        for wait in order.waits:
+            if wait.orders.pop(number, None) is not None and not wait.orders:
+                self._outbox.append(Send(wait.session, wait.request, wait.done))
+                wait.deadline = None
 
     def open_on(self, segment: int) -> bool:
         return bool(self._by_segment.get(segment))
