@@ -16,7 +16,7 @@ from moonpool.pool.client_state import ClientState
 from moonpool.pool.effects import Effect
 from moonpool.pool.master_machine import MasterMachine
 from moonpool.pool.node_machine import NodeMachine
-from moonpool.pool.port_shm import LOST, OpenClaims
+from moonpool.pool.open_claims import LOST, OpenClaims
 from moonpool.pool.ports import Buffer, Outcome, PutCall, ReadCall, Status, failed
 from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
 from moonpool.pool.protocol import Protocol as Dialogue
