@@ -6,6 +6,24 @@
 namespace moonpool {
 namespace {
 
+// The row and all below it, children before parents, without what was chosen before: whoever has
+// the flag had all below it taken along. Walking it again would cost a chain its square.
+void closure_of(const Table& table, std::int32_t row, std::uint8_t chosen_flag,
+                Table::RowList& closure, Table::RowList& stack) {
+  closure.clear();
+  stack.assign(1, row);
+  while (!stack.empty()) {
+    const std::int32_t at = stack.back();
+    stack.pop_back();
+    closure.push_back(at);
+    for (std::int32_t child = table.tree.first_child[at]; child >= 0;
+         child = table.tree.next_sibling[child]) {
+      if ((table.flags[child] & chosen_flag) == 0) stack.push_back(child);
+    }
+  }
+  std::ranges::reverse(closure);
+}
+
 bool kept(const Table& table, const Table::RowList& closure, const VictimRules& rules) {
   return std::ranges::any_of(closure, [&](std::int32_t row) {
     return (table.flags[row] & rules.kept_flags) != 0 || table.state[row] == rules.kept_state;
@@ -23,6 +41,7 @@ bool has_child_in(const Table& table, std::int32_t row, std::uint8_t state) {
 
 Victims collect_victims(Table& table, Table::Rows candidates, const VictimRules& rules) {
   Victims victims;
+  Table::RowList closure, stack;
   std::uint64_t bytes = 0, objects = 0;
   for (const std::int32_t replica : candidates) {
     if (!table.replicas.live(replica)) throw std::out_of_range("candidates: not a live replica");
@@ -31,13 +50,12 @@ Victims collect_victims(Table& table, Table::Rows candidates, const VictimRules&
     if (bytes >= rules.bytes && objects >= rules.objects) break;
     const std::int32_t row = table.replicas.object[replica];
     if ((table.flags[row] & rules.chosen_flag) != 0) continue;
-    const Table::RowList closure = table.tree.descendants({&row, 1});
+    closure_of(table, row, rules.chosen_flag, closure, stack);
     if (kept(table, closure, rules)) {
       victims.spared.push_back(replica);
       continue;
     }
     for (const std::int32_t member : closure) {
-      if ((table.flags[member] & rules.chosen_flag) != 0) continue;
       table.flags[member] |= rules.chosen_flag;
       victims.rows.push_back(member);
       for (std::int32_t at = table.replicas.head[member]; at >= 0; at = table.replicas.next[at]) {

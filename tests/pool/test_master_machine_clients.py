@@ -317,3 +317,15 @@ def test_nothing_is_due_when_nothing_waits() -> None:
     world = MasterWorld(CONFIG)
     assert world.master.next_deadline() is None
     assert i32(b"").size == 0
+
+
+def test_calls_answered_early_do_not_pile_up() -> None:
+    world = MasterWorld(limits=MasterLimits(waiters_max=2))
+    world.add_node()
+    writer, reader = world.client(), world.client()
+    for _ in range(9):
+        reserved = world.reserve(writer, [b"a"])
+        world.ask(reader, m.Await(pack_keys([b"a"]), 300_000))
+        abort(world, writer, reserved)
+        abort(world, reader, world.reserve(reader, [b"a"]))
+    assert len(world.master._waiters._deadlines) <= 5

@@ -59,6 +59,10 @@ class KeyWaiters:
             self._by_key.setdefault(call.keys[i], deque()).append((call, i))
         self.pairs += len(waiting)
         self._order += 1
+        if len(self._deadlines) > 2 * self._max:
+            # Calls that were answered early would stay until their deadline.
+            self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
+            heapq.heapify(self._deadlines)
         heapq.heappush(self._deadlines, (call.deadline, self._order, call))
 
     def committed(self, key: bytes) -> None:
