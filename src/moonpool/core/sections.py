@@ -215,6 +215,9 @@ class ClientConfig(Section, frozen=True, kw_only=True):
         setting("Bytes of open views at most.", unit="bytes", minimum=0, maximum=BYTES_MAX),
     ] = 1 << 30
     verify: Annotated[bool, setting("Check the CRC-32C of every whole object read.")] = True
+    shared_memory: Annotated[
+        bool, setting("Map segments of the same host; otherwise their bytes travel over TCP, too.")
+    ] = True
 
     def check(self) -> None:
         parse_address(self.master)

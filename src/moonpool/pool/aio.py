@@ -54,7 +54,7 @@ class AsyncShell:
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
         self.clock = SystemClock()
-        self.opener = PortOpener(config.token)
+        self.opener = PortOpener(config.token, config.shared_memory)
         self.state = ClientState(
             host_id(), self.opener.open, cache_entries_max=config.cache_entries_max
         )

@@ -122,6 +122,15 @@ class Cluster:
         process = self._spawn("master", config)
         self.master = self._await_ready("master", process, time.monotonic() + timeout_s)
 
+    def restart_node(self, node: Child, timeout_s: float = START_S) -> Child:
+        """A new process for a node that was killed; it adopts the segment of the old one."""
+        assert not node.alive
+        at = self.nodes.index(node)
+        config = msgspec.structs.replace(self._node_configs[at], master=self.address)
+        process = self._spawn("node", config)
+        self.nodes[at] = self._await_ready("node", process, time.monotonic() + timeout_s)
+        return self.nodes[at]
+
     def stop(self, timeout_s: float = STOP_S) -> None:
         """End all: asked first, killed when they do not go. Nodes go before their master."""
         deadline = time.monotonic() + timeout_s

@@ -22,14 +22,15 @@ CONNECT_MS = 1000
 class PortOpener:
     """Owns the process's native endpoint for outgoing connections; made on first use."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, shared_memory: bool = True) -> None:
         self._token = token.encode()
+        self._shared_memory = shared_memory
         self._endpoint: Endpoint | None = None
         self._lock = threading.Lock()
 
     def open(self, endpoint: SegmentEndpoint) -> Port:
         """Raises OSError when the segment cannot be reached at all."""
-        if self.can_map(endpoint):
+        if self._shared_memory and self.can_map(endpoint):
             try:
                 return self._map(endpoint)
             except OSError:

@@ -48,7 +48,7 @@ class BlockingShell:
     def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
         self.config = config
         self.clock = clock or SystemClock()
-        self.opener = PortOpener(config.token)
+        self.opener = PortOpener(config.token, config.shared_memory)
         self.state = ClientState(
             host_id(), self.opener.open, cache_entries_max=config.cache_entries_max
         )
