@@ -124,6 +124,10 @@ class SimAgent:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._agent, name)
 
+    @property
+    def valid_until_ns(self) -> int:
+        return self._node.valid_until_ns
+
     def set_valid_until(self, boottime_ns: int) -> None:
         self._node.valid_until_ns = boottime_ns
 
@@ -215,6 +219,7 @@ class NodeActor(Process):
     def _inventory(self) -> None:
         while self.machine.inventory_pending():
             self._send([self.machine.inventory_chunk()])
+        self._send(self.machine.tick(self.world.now, self.world.boottime_ns()))
 
     def _tick(self) -> None:
         self._send(self.machine.tick(self.world.now, self.world.boottime_ns()))
@@ -327,7 +332,14 @@ class SimPort:
         self, slot: int, generation: int, buffer: Buffer, world: World
     ) -> Generator[Any, Any, tuple[int, int]]:
         if self.segment is None:
-            data = yield Rpc(self.actor, lambda agent: agent.read(slot, generation))
+            node = self.actor
+
+            def read(agent: _core.SegmentAgent) -> bytes | int:
+                if world.boottime_ns() >= node.valid_until_ns:
+                    return -1 - Status.EXPIRED
+                return agent.read(slot, generation)
+
+            data = yield Rpc(node, read)
             if data is None:
                 return Status.UNREACHABLE, 0
             if isinstance(data, int):

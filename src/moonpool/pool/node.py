@@ -41,6 +41,7 @@ SLOTS_MIN = 1024
 HEADROOM_MIN = 16 << 20
 RECONNECT_S = (0.05, 1.0)  # first and longest pause between attempts
 NAMES_MAX = 256
+TICK_MIN_S = 0.005
 
 
 def headroom_bytes(config: NodeConfig) -> int:
@@ -213,16 +214,19 @@ class NodeServer:
         while self.machine.inventory_pending() and not link.closed:
             link.tell(self.machine.inventory_chunk())
             await asyncio.sleep(0)
+        self._tick(link)
+
+    def _tick(self, link: AsyncLink | None) -> None:
+        messages = self.machine.tick(self.clock.monotonic(), self.clock.boottime_ns())
+        if link is not None and not link.closed:
+            for message in messages:
+                link.tell(message)
 
     async def _tick_forever(self) -> None:
         while True:
-            now = self.clock.monotonic()
-            messages = self.machine.tick(now, self.clock.boottime_ns())
-            if self._link is not None and not self._link.closed:
-                for message in messages:
-                    self._link.tell(message)
-                    # An inventory asked for by a heartbeat's answer is reported by _obey's caller.
-            await asyncio.sleep(max(0.005, self.machine.next_deadline() - now))
+            self._tick(self._link)
+            due = self.machine.next_deadline() - self.clock.monotonic()
+            await asyncio.sleep(max(TICK_MIN_S, due))
 
 
 async def serve(config: NodeConfig, ready: Callable[[NodeServer], None]) -> None:

@@ -50,7 +50,10 @@ class NodeMachine:
         self.refusal = ""
         self._inventory_slot = -1  # next slot to report, -1: nothing to report
         self._reported = 0  # highest change number the master has been told
-        self._sent_at: list[int] = []  # boot-clock times of heartbeats not yet acknowledged
+        # The master has heard, under its term, all that is here: only then do heartbeats renew the
+        # lease. Until it has said what was removed meanwhile, nobody reads on the strength of it.
+        self._reconciled = False
+        self._sent_at: list[int] = []  # boot-clock times of heartbeats not yet acknowledged, or 0
         self._next_heartbeat = 0.0
         self._next_drain = 0.0
 
@@ -102,7 +105,7 @@ class NodeMachine:
         if self.state is not NodeState.ADOPTED or now < self._next_heartbeat:
             return []
         self._next_heartbeat = now + self.heartbeat_s
-        self._sent_at.append(boottime_ns)
+        self._sent_at.append(boottime_ns if self._reconciled else 0)
         del self._sent_at[:-64]
         return [self._heartbeat()]
 
@@ -123,6 +126,9 @@ class NodeMachine:
         next_slot = int(columns["next_start"])
         last = next_slot >= self.agent.slots
         self._inventory_slot = -1 if last else next_slot
+        if last and not self._reconciled:
+            self._reconciled = True
+            self._next_heartbeat = 0.0
         return m.InventoryChunk(
             self.segment,
             self.agent.term,
@@ -149,7 +155,9 @@ class NodeMachine:
             return []  # an older master: it learns from our silence, its lease on us ends
         self.segment = message.segment
         self.lease_ns = message.node_lease_ms * 1_000_000
-        self._renew(boottime_ns)
+        self._reconciled = False
+        if self.leased and self.agent.valid_until_ns == 0:
+            self.agent.set_valid_until(boottime_ns)
         self.state = NodeState.ADOPTED
         self._inventory_slot = 0
         self._reported = self.agent.sequence
@@ -174,12 +182,10 @@ class NodeMachine:
         # Acknowledgements come in order: this one answers the oldest heartbeat. The lease counts
         # from before that heartbeat was sent.
         sent = self._sent_at.pop(0)
-        self._renew(sent)
+        if sent and self.leased:
+            self.agent.set_valid_until(sent + self.lease_ns)
         if message.want_inventory and self._inventory_slot < 0:
             self._inventory_slot = 0
-
-    def _renew(self, from_ns: int) -> None:
-        self.agent.set_valid_until(from_ns + self.lease_ns if self.leased else 0)
 
     def _retire(self, message: m.Retire) -> m.RetireDone:
         status = self.agent.retire(
