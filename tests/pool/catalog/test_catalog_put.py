@@ -194,6 +194,7 @@ def test_the_row_table_is_a_bound() -> None:
     assert pool.put([b"x"]) == [PutStatus.COMMITTED]
     assert pool.found([*keys, b"x"]) == [*keys[:-1], b"x"] or len(pool.found([*keys, b"x"])) == 4
     assert pool.put([bytes([97 + i]) for i in range(5)]) == [PutStatus.FULL] * 5
+    assert pool.catalog.rows.objects == 4
     pool.check()
 
 
@@ -337,3 +338,29 @@ def test_an_inheritance_lapses(pool: Pool) -> None:
     pool.now += SMALL.inheritance_ms / 1000
     assert pool.catalog.lapsed(pool.now) == [b"a"]
     assert status_of(pool.reserve([b"a"], owner=1)) == [PutStatus.GRANTED]
+
+
+def test_replica_rows_are_a_bound_too() -> None:
+    config = CatalogConfig(rows_max=8, segments_max=4, reservations_max=100, events_max=16)
+    pool = Pool(config)
+    for _ in range(4):
+        pool.add_segment(100)
+    # Sixteen replica rows: four objects of four copies.
+    for i in range(6):
+        assert pool.put([b"%d" % i], replicas=4) == [PutStatus.COMMITTED]
+        pool.check()
+    assert pool.found([b"%d" % i for i in range(6)]) == [b"2", b"3", b"4", b"5"]
+    for name in (b"w", b"x", b"y", b"z"):
+        pool.put([name], replicas=4, pin=2)
+    assert pool.put([b"v"], replicas=4) == [PutStatus.FULL]
+    pool.check()
+
+
+def test_a_full_table_spares_the_parents_of_the_batch() -> None:
+    pool = Pool(CatalogConfig(rows_max=2, segments_max=2, reservations_max=100, events_max=16))
+    pool.add_segment(100)
+    pool.put([b"a"])
+    pool.put([b"b"])
+    assert pool.put([b"c"], parents=[-2], outside=[b"a"]) == [PutStatus.COMMITTED]
+    assert pool.found([b"a", b"b", b"c"]) == [b"a", b"c"]
+    pool.check()

@@ -82,14 +82,17 @@ class Admission:
         somebody else who inherits them (empty: none)."""
         n = put.ends.size
         table = self._rows.table
-        made_room = []
-        if len(table) + n > table.rows_max:
-            made_room = self._make_row_room(n, wall_ms, now)
+        made_room: list[Retirement] = []
+        if n > table.rows_max or n * put.replicas > table.replicas_max:
+            return self._no_rows(put, [])
+        if self._short_of_rows(put) > 0:
+            made_room = self._make_row_room(put, wall_ms, now)
+            if self._short_of_rows(put) > 0:
+                return self._no_rows(put, made_room)
         try:
             rows, fresh = table.intern(put.blob, put.ends)
         except TableFullError:
-            status = np.full(n, _FULL, np.uint8)
-            return self._none(put, status, np.full(n, -1, np.int32), made_room)
+            return self._no_rows(put, made_room)
         outside = np.zeros(0, np.int32)
         if put.outside_ends.size:
             outside = table.find(put.outside_blob, put.outside_ends)
@@ -176,16 +179,36 @@ class Admission:
             state[unused] = GHOST
             self._rows.prune(unused)
 
-    def _make_row_room(self, n: int, wall_ms: int, now: float) -> list[Retirement]:
+    def _short_of_rows(self, put: PutRequest) -> int:
+        """How many objects of this kind find no rows, of objects or replicas, were all new."""
+        table, n = self._rows.table, put.ends.size
+        promised = sum(one.promised_objects for one in self._rows.segments)
+        replicas = table.replica_count + promised + n * put.replicas
+        lacking = -((table.replicas_max - replicas) // put.replicas)
+        return max(len(table) + n - table.rows_max, lacking)
+
+    def _make_row_room(self, put: PutRequest, wall_ms: int, now: float) -> list[Retirement]:
         """A full table is a full pool: the fullest segment's first choices make room."""
         table = self._rows.table
-        short = len(table) + n - table.rows_max
-        segments = [one for one in self._rows.segments if one.objects]
-        if short <= 0 or not segments:
-            return []
-        fullest = max(segments, key=lambda one: one.objects)
-        plan = self._rows.evictor.plan(fullest.id, 0, short)
-        return self._evict(plan.rows(0, min(short, plan.objects)), wall_ms, now)
+        known = table.find(put.blob, put.ends)
+        parents = table.find(put.outside_blob, put.outside_ends)
+        sheltered = self._shelter(known[known >= 0], parents)
+        retirements: list[Retirement] = []
+        while (short := self._short_of_rows(put)) > 0:
+            fullest = max(self._rows.segments, key=lambda one: one.objects, default=None)
+            if fullest is None:
+                break
+            plan = self._rows.evictor.plan(fullest.id, 0, short)
+            if plan.objects == 0:
+                break
+            retirements += self._evict(plan.rows(0, min(short, plan.objects)), wall_ms, now)
+        table.flags[sheltered] &= 0xFF ^ SHELTERED
+        return retirements
+
+    def _no_rows(self, put: PutRequest, retirements: list[Retirement]) -> Admitted:
+        n = put.ends.size
+        status, rows = np.full(n, _FULL, np.uint8), np.full(n, -1, np.int32)
+        return self._none(put, status, rows, retirements)
 
     # Who may write.
 

@@ -154,6 +154,9 @@ class Inventory:
     ) -> tuple[Bool, list[Retirement]]:
         table = self._rows.table
         losers = np.zeros(report.slots.size, np.bool_)
+        promised = sum(one.promised_objects for one in self._rows.segments)
+        if table.replica_count + promised + report.slots.size > table.replicas_max:
+            return left, []
         try:
             rows, _ = table.intern(report.blob, report.ends)
             parents = self._parents(report)
