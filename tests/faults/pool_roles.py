@@ -15,7 +15,8 @@ from moonpool.core.errors import MoonpoolError
 from moonpool.pool.inputs import as_items
 from moonpool.pool.pool import Pool
 from moonpool.pool.protocol import MasterLost
-from moonpool.pool.protocol_put import PutOptions, reserve, write
+from moonpool.pool.protocol_put import write
+from moonpool.pool.protocol_reserve import PutOptions, reserve
 from moonpool.pool.results import Hit, RemoveStatus
 from tests.faults.pool_rig import stamp
 
@@ -132,6 +133,18 @@ def read(address: str, key: str, size: str) -> NoReturn:
             say("miss", result.reason)
         else:
             say("ok" if result.data == value else "wrong")
+
+
+def putting(address: str, key: str, size: str) -> NoReturn:
+    """Replaces one object on and on, each time with the same bytes."""
+    pool = moonpool.connect(address, timeout_s=4)
+    value = stamp(key, int(size))
+    say("ready")
+    while True:
+        try:
+            say(pool.put(key, value, replace=True).status)
+        except MoonpoolError as error:
+            say(type(error).__name__)
 
 
 def hang() -> NoReturn:
