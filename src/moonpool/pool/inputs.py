@@ -10,6 +10,7 @@ from moonpool.pool.ports import Buffer
 from moonpool.pool.protocol_reserve import NO_PARENT, PutItem
 
 KEY_BYTES_MAX = 1024
+REPLICAS_MAX = 8  # as the catalog's replicas_max
 Key = str | bytes
 Pin = Literal["soft", "hard"] | None
 _PINS: dict[str | None, int] = {None: 0, "soft": 1, "hard": 2}
@@ -77,8 +78,8 @@ def as_pin(pin: Pin) -> int:
 
 
 def as_replicas(replicas: int, min_replicas: int | None) -> tuple[int, int]:
-    if not 1 <= replicas <= 16:
-        raise BadInput(f"replicas must be 1 to 16, not {replicas}")
+    if not 1 <= replicas <= REPLICAS_MAX:
+        raise BadInput(f"replicas must be 1 to {REPLICAS_MAX}, not {replicas}")
     least = replicas if min_replicas is None else min_replicas
     if not 1 <= least <= replicas:
         raise BadInput(f"min_replicas must be 1 to {replicas}, not {least}")

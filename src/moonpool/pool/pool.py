@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Literal, overload
@@ -68,6 +69,7 @@ class Pool:
         self._closing = threading.Event()
         self._flusher = threading.Thread(target=self._flush_touches, daemon=True)
         self._flusher.start()
+        _POOLS.add(self)
 
     @staticmethod
     def local(memory: str | int = "1GiB", *, slots: int = 0, headroom: str | int = "auto") -> Pool:
@@ -403,6 +405,18 @@ class Pool:
                     self.flush(timeout_s=min(1.0, self._timeout_s))
                 except Exception:
                     continue
+
+
+_POOLS: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+def _forget_placements() -> None:
+    """In a forked child: its parent's mappings are not its own, so every call is to say Closed."""
+    for pool in list(_POOLS):
+        pool._state.cache.clear()
+
+
+os.register_at_fork(after_in_child=_forget_placements)
 
 
 def expiry_ms(ttl_s: float | None) -> int:

@@ -180,8 +180,7 @@ def commit(
     if bad:
         yield from abort(context, bad)
         for attempt in bad:
-            full = attempt.why.startswith(("no_space", "no_slot"))
-            status = PutStatus.FULL if full else PutStatus.UNREACHABLE
+            status = _why_not(attempt.why)
             items[attempt.item].result = PutResult(status, 0, attempt.why)
     if not good:
         return []
@@ -190,6 +189,14 @@ def commit(
         return _committed(items, good, reply)
     # The answer is lost: a sealed put may be found committed, so ask for its key again.
     return [attempt.item for attempt in good]
+
+
+def _why_not(why: str) -> PutStatus:
+    """What the last agent said of an attempt that was not sealed often enough."""
+    if why.startswith(("no_space", "no_slot")):
+        return PutStatus.FULL
+    # The claim is gone: the reservation ended, or the master was replaced.
+    return PutStatus.LOST if why.startswith(("moved", "stale_term")) else PutStatus.UNREACHABLE
 
 
 def commit_message(context: Context, attempts: list[Attempt]) -> m.Commit:

@@ -25,6 +25,7 @@ class View:
         self.miss = miss
         self._pin = pin
         self._pool = pool
+        self._size = data.nbytes if data is not None else 0
 
     @property
     def zero_copy(self) -> bool:
@@ -32,15 +33,15 @@ class View:
         return self._pin is not None
 
     def close(self) -> None:
+        """Raises BufferError while slices are alive: `data` is gone then, close again later."""
         if self.data is None:
             return
-        size = self.data.nbytes
         self.data.release()
         if self._pin is not None:
             self._pin.release()
         self.data = None
         if self._pin is not None and self._pool is not None:
-            self._pool.unpinned(size)
+            self._pool.unpinned(self._size)
         self._pin = None
 
     def __enter__(self) -> memoryview | None:
