@@ -34,14 +34,16 @@ def run(args: argparse.Namespace, output: Output) -> int:
             output.result(row, "")
         else:
             output.note(f"{row['bench']}: {row['case']}")
-    output.text(table_text(("case", *FIGURES, "more"), [_cells(row) for row in rows]))
+    figures = [name for name in FIGURES if any(name in row for row in rows)]
+    cells = [_cells(row, figures) for row in rows]
+    output.text(table_text(("case", *figures, "more"), cells))
     return EXIT_FAILED if any(row.get("ok") is False for row in rows) else EXIT_OK
 
 
-def _cells(row: Row) -> list[str]:
-    figures = [_figure(row.get(name)) for name in FIGURES]
+def _cells(row: Row, figures: list[str]) -> list[str]:
+    shown = [_figure(row.get(name)) for name in figures]
     more = ", ".join(f"{key} {_figure(row[key])}" for key in row if key not in _SHOWN)
-    return [f"{row['bench']}: {row['case']}", *figures, more]
+    return [f"{row['bench']}: {row['case']}", *shown, more]
 
 
 def _figure(value: object) -> str:

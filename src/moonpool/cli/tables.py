@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import io
-import shutil
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-NO_TERMINAL: Final = (160, 24)
-SHORT: Final = 12  # characters of a cell that is not worth a second line
+WIDTH: Final = 160  # columns at most; a narrow terminal wraps lines better than cells
 
 
 def table_text(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> str:
@@ -29,15 +27,11 @@ def table_text(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
     body = [list(row) for row in rows]
     for index, name in enumerate(columns):
         numeric = bool(body) and all(isinstance(row[index], int | float) for row in body)
-        short = all(len(_cell(row[index])) <= SHORT for row in body)
-        table.add_column(
-            name, justify="right" if numeric else "left", overflow="fold", no_wrap=short
-        )
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in body:
         table.add_row(*(Text(_cell(value)) for value in row))
     text = io.StringIO()
-    width = max(80, shutil.get_terminal_size(NO_TERMINAL).columns)
-    Console(file=text, width=width, color_system=None).print(table)
+    Console(file=text, width=WIDTH, color_system=None).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n")
 
 
