@@ -4,6 +4,7 @@ writer gets the key, and nobody else's object changes."""
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -44,12 +45,12 @@ class Put(threading.Thread):
 
     def __init__(self, pool: Pool, key: str, value: bytes, wait_s: float) -> None:
         super().__init__()
-        self._do = lambda: pool.put(key, value, wait_s=wait_s, timeout_s=wait_s + 10)
+        self._put = partial(pool.put, key, value, wait_s=wait_s, timeout_s=wait_s + 10)
         self.result: PutResult | None = None
         self.start()
 
     def run(self) -> None:
-        self.result = self._do()
+        self.result = self._put()
 
     def answer(self) -> PutResult:
         self.join()
@@ -62,7 +63,7 @@ class Put(threading.Thread):
 def test_a_killed_writer_leaves_nothing(
     rig: Rig, pool: Pool, step: str, shared_memory: bool
 ) -> None:
-    await_usage(pool, writing=0, retired=0)
+    await_usage(pool, writing=0, retired=0, sealed=0)
     before, key = usage(pool), f"dead/{step}/{shared_memory}"
     writer = rig.role(step, key, SIZE, shared_memory=shared_memory)
     writer.expect("holds")
