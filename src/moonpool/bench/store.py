@@ -131,7 +131,7 @@ class _Store:
         )
 
     def put_many(self, count: int, size: int) -> Row:
-        """Fresh keys each call; the pool is full after a while, so eviction is in the figure."""
+        """Fresh keys each call; a round fits, so no eviction is in the figure."""
         values = [os.urandom(size)] * count
         number = itertools.count()
 
