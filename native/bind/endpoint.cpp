@@ -293,11 +293,11 @@ void bind_op(nb::module_& m) {
                                         [](auto s) { return s == 0; });
                    })
       .def_prop_ro("error", [](OpHandle& self) { return self.result().error; })
-      .def_prop_ro("status", column<&OpResult::status>, nb::rv_policy::move)
-      .def_prop_ro("sizes", column<&OpResult::sizes>, nb::rv_policy::move)
-      .def_prop_ro("crcs", column<&OpResult::crcs>, nb::rv_policy::move)
-      .def_prop_ro("slots", column<&OpResult::slots>, nb::rv_policy::move)
-      .def_prop_ro("generations", column<&OpResult::generations>, nb::rv_policy::move);
+      .def_prop_ro("status", column<&OpResult::status>, nb::rv_policy::automatic)
+      .def_prop_ro("sizes", column<&OpResult::sizes>, nb::rv_policy::automatic)
+      .def_prop_ro("crcs", column<&OpResult::crcs>, nb::rv_policy::automatic)
+      .def_prop_ro("slots", column<&OpResult::slots>, nb::rv_policy::automatic)
+      .def_prop_ro("generations", column<&OpResult::generations>, nb::rv_policy::automatic);
 }
 
 nb::class_<ConnectionHandle> bind_connection(nb::module_& m) {

@@ -28,12 +28,11 @@ def unpack_keys(column: KeyColumn) -> list[bytes]:
 
 
 def check_ends(blob: bytes, ends: npt.NDArray[np.uint32]) -> None:
-    wide = ends.astype(np.int64)
-    if len(wide) == 0:
+    if len(ends) == 0:
         if blob:
             raise ValueError(f"{len(blob)} bytes of keys without ends")
         return
-    if wide[-1] != len(blob) or wide[0] < 0 or bool((np.diff(wide) < 0).any()):
+    if ends[-1] != len(blob) or (ends[1:] < ends[:-1]).any():
         raise ValueError(f"key ends do not describe a blob of {len(blob)} bytes")
 
 

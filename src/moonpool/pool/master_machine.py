@@ -379,8 +379,8 @@ class MasterMachine:
         """What the rows of this commit hold now, where they hold something."""
         table = self.catalog.table
         rows = commit.rows[(commit.rows >= 0) & (commit.rows < table.rows_max)]
-        rows = np.unique(rows[table.state[rows] == COMMITTED])
-        return self.catalog.versions(rows) if rows.size else []
+        rows = rows[table.state[rows] == COMMITTED]
+        return self.catalog.versions(np.unique(rows)) if rows.size else []
 
     def _holds(self, one: Removal) -> bool:
         row = self.catalog.table.find(one.key, np.array([len(one.key)], np.uint32))[0]

@@ -366,11 +366,14 @@ def finish(op: object, count: int, timeout_s: float) -> Outcome:
         # An expired call is the peer's silence, not the object's: Status.CANCELLED says deadline.
         status = Status.CANCELLED if op.state == "EXPIRED" else _TERMINAL[op.state]
         return failed(count, status, op.error)
+    # Each look at a column of an op makes it anew.
+    status, slots, generations = op.status, op.slots, op.generations
+    crcs, sizes = op.crcs, op.sizes
     return Outcome(
-        op.status,
-        op.slots if len(op.slots) else np.zeros(count, np.uint32),
-        op.generations if len(op.generations) else np.zeros(count, np.uint64),
-        op.crcs if len(op.crcs) else np.zeros(count, np.uint32),
-        op.sizes if len(op.sizes) else np.zeros(count, np.uint64),
+        status,
+        slots if len(slots) else np.zeros(count, np.uint32),
+        generations if len(generations) else np.zeros(count, np.uint64),
+        crcs if len(crcs) else np.zeros(count, np.uint32),
+        sizes if len(sizes) else np.zeros(count, np.uint64),
         op.error,
     )
