@@ -24,6 +24,7 @@ MEMORY = 32 << 20
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # The start of a line of a code block, perhaps with a prompt, variables or a path before it.
 COMMAND = re.compile(r"^(?: {4,}|\$ )?(?:\w+=\S+ )*(?:\S*/)?moonpool (\w.*)$", re.MULTILINE)
+FILE = re.compile(r"`((?:docs|tests|native|src|bench|core|pool|transfer|cli)/[\w./*-]+)`")
 INLINE = re.compile(r"`moonpool (\w+)[^`]*`")
 
 
@@ -78,6 +79,16 @@ def test_commands_named_in_the_text_exist() -> None:
             if name not in COMMANDS and name != "COMMAND":
                 unknown.append(f"{relative(page)}: moonpool {name}")
     assert unknown == []
+
+
+def test_files_named_in_the_text_exist() -> None:
+    homes = (ROOT, ROOT / "src" / "moonpool")
+    missing = []
+    for page in [*PAGES, *(ROOT / "docs" / "decisions").glob("*.md")]:
+        for name in FILE.findall(page.read_text(encoding="utf-8")):
+            if not any(list(home.glob(name)) for home in homes):
+                missing.append(f"{relative(page)}: {name}")
+    assert missing == []
 
 
 def test_every_command_is_shown() -> None:
