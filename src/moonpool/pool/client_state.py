@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -60,6 +61,13 @@ class TouchLog:
         return Touches(np.array(rows, np.int32).tobytes(), np.array(sequences, np.uint64).tobytes())
 
 
+def _same_way(port: Port, before: SegmentEndpoint, now: SegmentEndpoint) -> bool:
+    """A node that was restarted has another TCP port, but its mapped file is the one we have."""
+    if port.local:
+        return (before.unix, before.path) == (now.unix, now.path)
+    return before.tcp == now.tcp
+
+
 class ClientState:
     """Shared by all calls of one client. The shell guards it with a lock if it has threads."""
 
@@ -104,10 +112,10 @@ class ClientState:
             return None
         known = self._ports.get(endpoint.incarnation)
         if known is not None:
-            address = (known[0].tcp, known[0].unix, known[0].path)
-            if address == (endpoint.tcp, endpoint.unix, endpoint.path):
+            if _same_way(known[1], known[0], endpoint):
                 return known[1]
-            known[1].close()
+            with suppress(BufferError):  # open views keep their mapping; we go another way
+                known[1].close()
         try:
             port = self._open_port(endpoint)
         except OSError:

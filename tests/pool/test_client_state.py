@@ -1,0 +1,60 @@
+"""What a client knows of the way to a segment when its node was restarted."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from moonpool.pool.client_state import ClientState
+from moonpool.pool.messages import SegmentEndpoint, TopologyIs
+from moonpool.pool.ports import Port
+
+
+class FakePort:
+    def __init__(self, local: bool, pinned: bool = False) -> None:
+        self.local = local
+        self.pinned = pinned
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+        if self.pinned:
+            raise BufferError("views are held")
+
+
+def state_of(ports: list[FakePort]) -> ClientState:
+    left = iter(ports)
+    return ClientState("here", lambda endpoint: cast(Port, next(left)))
+
+
+def learn(state: ClientState, **changes: Any) -> None:
+    endpoint = {"segment": 0, "incarnation": b"i" * 16, "node": "n", "host_id": "h"} | changes
+    state.learn(TopologyIs(state.topology_version + 1, 1, [SegmentEndpoint(**endpoint)]))
+
+
+def test_a_mapped_segment_stays_mapped_when_its_node_has_another_tcp_port() -> None:
+    port = FakePort(local=True)
+    state = state_of([port])
+    learn(state, tcp="h:1", unix="/u", path="/p")
+    assert state.port(0) is cast(Port, port)
+    learn(state, tcp="h:2", unix="/u", path="/p")
+    assert state.port(0) is cast(Port, port)
+    assert not port.closed
+
+
+def test_a_segment_reached_over_tcp_is_reached_at_its_new_port() -> None:
+    before, after = FakePort(local=False), FakePort(local=False)
+    state = state_of([before, after])
+    learn(state, tcp="h:1")
+    assert state.port(0) is cast(Port, before)
+    learn(state, tcp="h:2")
+    assert state.port(0) is cast(Port, after)
+    assert before.closed
+
+
+def test_open_views_do_not_keep_a_client_from_a_segment_that_moved() -> None:
+    before, after = FakePort(local=True, pinned=True), FakePort(local=True)
+    state = state_of([before, after])
+    learn(state, unix="/u", path="/p")
+    assert state.port(0) is cast(Port, before)
+    learn(state, unix="/u", path="/elsewhere")
+    assert state.port(0) is cast(Port, after)
