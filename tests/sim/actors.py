@@ -379,6 +379,7 @@ class ClientActor(Process):
         self._connection: Connection | None = None
         self._request = 0
         self._waiting_for: Callable[[Any], None] | None = None
+        self.views: list[_core.SegmentView] = []
         self.state = ClientState(host, self._open_port)
 
     def _open_port(self, endpoint: m.SegmentEndpoint) -> Any:
@@ -392,6 +393,9 @@ class ClientActor(Process):
         if self._connection is not None:
             self._connection.break_off()
             self._connection = None
+        for view in self.views:
+            view.release()
+        self.views.clear()
         self.state.close()  # the kernel gives row locks back
 
     def restart(self) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 
 from moonpool.core.sections import MasterConfig
 from moonpool.pool import operations
+from moonpool.pool.client_state import Placement, Replica
 from moonpool.pool.protocol_put import store
 from moonpool.pool.protocol_reserve import NO_PARENT, PutItem, PutOptions
-from moonpool.pool.results import Hit, PutResult, PutStatus, RemoveStatus
-from tests.sim.actors import ClientActor, MasterActor, NodeActor
+from moonpool.pool.results import Hit, Miss, PutResult, PutStatus, RemoveStatus
+from tests.sim.actors import ClientActor, MasterActor, NodeActor, SimPort
 from tests.sim.history import HEADER, History, stamp
 from tests.sim.world import World
 
@@ -95,8 +96,15 @@ class Scenario:
         if self.world.now >= self.end:
             return
         act = self.random.choices(
-            [self._put_chain, self._put_single, self._get, self._match, self._remove],
-            [5, 4, 6, 3, 1],
+            [
+                self._put_chain,
+                self._put_single,
+                self._get,
+                self._match,
+                self._remove,
+                self._view,
+            ],
+            [5, 4, 6, 3, 1, 2],
         )[0]
         act(client)
 
@@ -191,6 +199,42 @@ class Scenario:
                 return None
 
         client.run(attempt, TIMEOUT_S, done)
+
+    def _view(self, client: ClientActor) -> None:
+        """P4: what a view shows stays as it is while the view is open, whatever happens to the
+        object meanwhile. (P1 at its opening is checked as for a get.)"""
+        key = self.random.choice(self.keys())
+        begin = self.world.now
+
+        def done(placement: Placement | Miss) -> None:
+            if isinstance(placement, Placement):
+                for replica in placement.replicas:
+                    if self._open_view(client, key, replica, begin):
+                        break
+            self._next(client)
+
+        client.run(lambda context: operations.place(context, key, False), TIMEOUT_S, done)
+
+    def _open_view(self, client: ClientActor, key: bytes, replica: Replica, begin: float) -> bool:
+        port = replica.port
+        assert isinstance(port, SimPort)
+        if port.segment is None or self.world.boottime_ns() >= port.actor.valid_until_ns:
+            return False
+        view = port.segment.pin(replica.slot, replica.generation)
+        if isinstance(view, int):
+            return False
+        client.views.append(view)
+        seen = bytes(memoryview(view))
+        self.history.hit(key, seen, begin, self.world.now)
+
+        def close() -> None:
+            if bytes(memoryview(view)) != seen:
+                self.history.problems.append(f"P4: a view of {key!r} changed while it was open")
+            client.views.remove(view)
+            view.release()
+
+        client.later(self.random.choice([0.01, 0.2, 1.0]), close)
+        return True
 
     # --- faults -----------------------------------------------------------------------------------
 

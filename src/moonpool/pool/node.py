@@ -18,6 +18,7 @@ from moonpool.core.address import cannot_listen
 from moonpool.core.clock import Clock, SystemClock
 from moonpool.core.errors import (
     BadConfig,
+    BadFrame,
     MoonpoolError,
     SegmentDamaged,
     SegmentError,
@@ -42,6 +43,7 @@ HEADROOM_MIN = 16 << 20
 RECONNECT_S = (0.05, 1.0)  # first and longest pause between attempts
 NAMES_MAX = 256
 TICK_MIN_S = 0.005
+INBOX_MAX = 65_536  # orders not yet obeyed; beyond it the node rejoins
 
 
 def headroom_bytes(config: NodeConfig) -> int:
@@ -173,9 +175,15 @@ class NodeServer:
 
     async def _follow_master(self, ready: Callable[[NodeServer], None] | None) -> None:
         """One connection's life: join, then obey until it breaks."""
-        inbox: asyncio.Queue[m.Message] = asyncio.Queue(maxsize=0)
+        inbox: asyncio.Queue[m.Message] = asyncio.Queue(maxsize=INBOX_MAX)
+
+        def take(message: m.Message) -> None:
+            if inbox.full():
+                raise BadFrame(f"the master sends faster than this node obeys ({INBOX_MAX} wait)")
+            inbox.put_nowait(message)
+
         link = await AsyncLink.connect(
-            self.config.master, self.config.token, self.name, "node", inbox.put_nowait
+            self.config.master, self.config.token, self.name, "node", take
         )
         self._link = link
         for message in self.machine.connected(self.clock.monotonic()):
