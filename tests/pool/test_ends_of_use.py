@@ -40,6 +40,15 @@ def test_more_copies_than_possible_is_bad_input(pool: moonpool.Pool) -> None:
         pool.put("key", b"1", replicas=9)
 
 
+@pytest.mark.parametrize("buffer", [b"read-only", 7])
+def test_a_buffer_that_cannot_be_filled_is_bad_input(pool: moonpool.Pool, buffer: object) -> None:
+    pool.put("key", b"1")
+    for _ in range(2):  # at the second its place is known
+        with pytest.raises(BadInput):
+            pool.get_into("key", buffer)
+        pool.get("key")
+
+
 IN_A_CHILD = """
 import os, sys
 import moonpool

@@ -198,7 +198,11 @@ class Pool:
         placement = self._state.cache.get(key)
         if placement is not None:
             replica = placement.replicas[0]
-            size = replica.port.read_one(replica.slot, replica.generation, buffer, self._verify)
+            try:
+                size = replica.port.read_one(replica.slot, replica.generation, buffer, self._verify)
+            except (BufferError, TypeError):
+                as_target(buffer)  # says what is wrong with it
+                raise
             if size >= 0:
                 self._state.touches.add(placement.row, placement.sequence, self._shell.now())
                 return size
