@@ -367,10 +367,9 @@ def finish(op: object, count: int, timeout_s: float) -> Outcome:
         status = Status.CANCELLED if op.state == "EXPIRED" else _TERMINAL[op.state]
         return failed(count, status, op.error)
     # Each look at a column of an op makes it anew.
-    status, slots, generations = op.status, op.slots, op.generations
-    crcs, sizes = op.crcs, op.sizes
+    slots, generations, crcs, sizes = op.slots, op.generations, op.crcs, op.sizes
     return Outcome(
-        status,
+        op.status,
         slots if len(slots) else np.zeros(count, np.uint32),
         generations if len(generations) else np.zeros(count, np.uint64),
         crcs if len(crcs) else np.zeros(count, np.uint32),
