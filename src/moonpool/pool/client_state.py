@@ -125,6 +125,7 @@ class ClientState:
 
     def close(self) -> None:
         for _, port in self._ports.values():
-            port.close()
+            with suppress(BufferError):  # open views keep their mapping until they close
+                port.close()
         self._ports.clear()
         self.cache.clear()

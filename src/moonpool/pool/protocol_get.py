@@ -94,14 +94,14 @@ class _Wanted:
         self.buffer = buffer
         self.owned = buffer is None
         self.placement: Placement | None = None
-        self.tried: set[tuple[bytes, int, int]] = set()
+        self.tried: set[Replica] = set()  # a node that came back at another address is another
         self.looks = 0
         self.reason = MissReason.ABSENT
 
     def next_replica(self) -> Replica | None:
         assert self.placement is not None
         for replica in self.placement.replicas:
-            if (replica.port.incarnation, replica.slot, replica.generation) not in self.tried:
+            if replica not in self.tried:
                 return replica
         return None
 
@@ -220,6 +220,7 @@ def _place(
             continue
         want.placement = answer
         if want.next_replica() is None:
+            context.state.forget(want.key, answer)
             results[want.index] = Miss(want.reason)
         else:
             ready.append(want)
@@ -271,7 +272,7 @@ def _read(
             if status == Status.BOUNDS:
                 results[want.index] = Miss(MissReason.BUFFER_TOO_SMALL)
                 continue
-            want.tried.add((replica.port.incarnation, replica.slot, replica.generation))
+            want.tried.add(replica)
             want.reason = _FAILURE.get(Status(status), MissReason.UNREACHABLE)
             assert want.placement is not None
             if status == Status.CORRUPT:
