@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -148,14 +148,15 @@ class Rig:
         return self
 
     def close(self) -> None:
-        for pid in list(self._stopped):
-            self.wake(pid)
-        for role in self._roles:
-            if role.process.returncode is None:
-                role.kill()
-        for pool in self._pools:
-            pool.close()
-        self.cluster.stop()
+        with ExitStack() as stack:
+            stack.callback(self.cluster.stop)
+            for pool in self._pools:
+                stack.callback(pool.close)
+            for role in self._roles:
+                if role.process.returncode is None:
+                    stack.callback(role.kill)
+            for pid in list(self._stopped):
+                stack.callback(self.wake, pid)
 
     @property
     def address(self) -> str:
@@ -231,6 +232,15 @@ def running(
             yield rig.start()
         finally:
             rig.close()
+
+
+def put_each(pool: Pool, sizes: dict[str, int], *, replicas: int = 1) -> None:
+    """Stamped values, one put each: a batch would lie on one node, so they lie on all."""
+    for key, size in sizes.items():
+        assert pool.put(key, stamp(key, size), replicas=replicas).replicas == replicas
+    segments = pool.stat()["segments"]
+    assert isinstance(segments, dict)
+    assert all(segment["objects"] for segment in segments.values()), "a node holds nothing"
 
 
 def usage(pool: Pool) -> dict[str, int]:

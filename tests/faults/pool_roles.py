@@ -126,13 +126,24 @@ def views(address: str, key: str, count: str) -> NoReturn:
 def read(address: str, key: str, size: str) -> NoReturn:
     """Reads one object on and on, each time whole; says `ok`, `miss reason` or `wrong`."""
     pool = moonpool.connect(address, timeout_s=4)
-    value = stamp(key, int(size))
     while True:
-        result = pool.get_many([key])[0]
-        if not isinstance(result, Hit):
-            say("miss", result.reason)
-        else:
-            say("ok" if result.data == value else "wrong")
+        _say_read(pool, key, int(size))
+
+
+def ask(address: str, key: str, size: str) -> NoReturn:
+    """The same once for each line it is told."""
+    pool = moonpool.connect(address, timeout_s=4)
+    while sys.stdin.readline():
+        _say_read(pool, key, int(size))
+    hang()
+
+
+def _say_read(pool: Pool, key: str, size: int) -> None:
+    result = pool.get_many([key])[0]
+    if not isinstance(result, Hit):
+        say("miss", result.reason)
+    else:
+        say("ok" if result.data == stamp(key, size) else "wrong")
 
 
 def putting(address: str, key: str, size: str) -> NoReturn:

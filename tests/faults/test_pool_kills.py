@@ -9,7 +9,7 @@ import pytest
 from moonpool.core.errors import MoonpoolError
 from moonpool.pool.pool import Pool
 from moonpool.pool.results import Hit, Miss, MissReason
-from tests.faults.pool_rig import Rig, Role, eventually, live_nodes, running, seed, stamp
+from tests.faults.pool_rig import Rig, Role, eventually, live_nodes, put_each, running, seed, stamp
 
 pytestmark = pytest.mark.faults
 
@@ -66,25 +66,27 @@ def test_a_quiet_pool_keeps_all_and_brings_nothing_back(fault: Fault) -> None:
     with running() as rig:
         pool = rig.connect()
         sizes = {f"kept/{i}": 97 * i for i in range(KEPT)}
-        pool.put_many(list(sizes), [stamp(key, size) for key, size in sizes.items()])
+        put_each(pool, sizes)
         gone = [f"gone/{i}" for i in range(20)]
-        pool.put_many(gone, [stamp(key, 500) for key in gone])
+        put_each(pool, dict.fromkeys(gone, 500))
         pool.remove(gone)
+        remote = rig.connect(shared_memory=False)
+        read_all(remote, sizes)
         fault(rig)
         rig.restart()
         settled(rig, pool)
-        for reader in (pool, rig.connect(), rig.connect(shared_memory=False)):
+        for reader in (pool, remote, rig.connect(), rig.connect(shared_memory=False)):
             read_all(reader, sizes)
             none_there(reader, gone)
         assert pool.put("after", stamp("after", 5000)).ok
-        read_all(pool, {"after": 5000})
+        read_all(pool, sizes | {"after": 5000})
 
 
 def test_what_is_removed_while_a_node_is_away_stays_removed() -> None:
     with running() as rig:
         pool = rig.connect()
         sizes = {f"k/{i}": 300 + i for i in range(60)}
-        pool.put_many(list(sizes), [stamp(key, size) for key, size in sizes.items()], replicas=2)
+        put_each(pool, sizes, replicas=2)
         gone, kept = list(sizes)[:30], dict(list(sizes.items())[30:])
         kill_node(rig)
         pool.remove(gone)
@@ -98,7 +100,7 @@ def test_what_is_removed_while_a_node_is_away_stays_removed_after_a_new_master()
     with running() as rig:
         pool = rig.connect()
         sizes = {f"k/{i}": 300 + i for i in range(60)}
-        pool.put_many(list(sizes), [stamp(key, size) for key, size in sizes.items()], replicas=2)
+        put_each(pool, sizes, replicas=2)
         gone, kept = list(sizes)[:30], dict(list(sizes.items())[30:])
         kill_node(rig)
         pool.remove(gone)

@@ -17,6 +17,7 @@ from tests.faults.pool_rig import (
     await_usage,
     eventually,
     live_nodes,
+    put_each,
     running,
     stamp,
 )
@@ -35,8 +36,7 @@ def rig() -> Iterator[Rig]:
 
 def store(pool: Pool, count: int, size: int = 5000, *, replicas: int = 1) -> dict[str, int]:
     sizes = {f"k/{i}": size + i for i in range(count)}
-    values = [stamp(key, size) for key, size in sizes.items()]
-    assert all(r.ok for r in pool.put_many(list(sizes), values, replicas=replicas))
+    put_each(pool, sizes, replicas=replicas)
     return sizes
 
 
@@ -169,18 +169,20 @@ def test_a_reader_stopped_in_mid_transfer_holds_nobody_up(rig: Rig, shared_memor
 
 
 def test_a_client_outlives_a_long_stop(rig: Rig) -> None:
-    """Its master session may be gone by then, its mapping is not."""
-    reader = rig.role("read", "long", 9000)
+    """Its session at the master is gone by then, its mapping is not."""
     pool = rig.connect()
     pool.put("long", stamp("long", 9000))
-    eventually(lambda: reader.line() == ["ok"], "the reader reads")
+    reader = rig.role("ask", "long", 9000)
+    reader.tell()
+    reader.expect("ok")
     reader.stop()
     rig.kill(rig.master)
     rig.restart()
     eventually(lambda: whole(pool), "the pool is whole")
+    pool.put("later", stamp("later", 9000))
     reader.wake()
-    eventually(lambda: reader.line() == ["ok"], "the reader reads on")
-    reader.kill()
+    reader.tell()
+    reader.expect("ok")
 
 
 def whole(pool: Pool) -> bool:

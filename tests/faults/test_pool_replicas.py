@@ -1,0 +1,85 @@
+"""P6 as far as the foundation goes: a put with k sealed replicas survives k-1 lost nodes, and reads
+fail over within their deadline."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from moonpool.core.errors import MoonpoolError
+from moonpool.pool.pool import Pool
+from moonpool.pool.results import Hit, PutStatus
+from tests.faults.pool_rig import MIB, Rig, answered_within, eventually, live_nodes, running, stamp
+
+pytestmark = pytest.mark.faults
+
+TIMEOUT_S = 4.0
+SIZES = {f"k/{i}": 1 + 3001 * i for i in range(24)}
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with running(nodes=2, memory=16 * MIB) as rig:
+        yield rig
+
+
+def store(pool: Pool) -> None:
+    values = [stamp(key, size) for key, size in SIZES.items()]
+    for result in pool.put_many(list(SIZES), values, replicas=2):
+        assert (result.status, result.replicas) == (PutStatus.STORED, 2)
+
+
+def all_hit(pool: Pool) -> None:
+    answers = answered_within(TIMEOUT_S, lambda: pool.get_many(list(SIZES), timeout_s=TIMEOUT_S))
+    for (key, size), answer in zip(SIZES.items(), answers, strict=True):
+        assert isinstance(answer, Hit), f"{key}: {answer}"
+        assert answer.data == stamp(key, size), key
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+@pytest.mark.parametrize("lost", [0, 1])
+def test_either_node_may_be_killed(rig: Rig, lost: int, shared_memory: bool) -> None:
+    pool = rig.connect(shared_memory=shared_memory)
+    store(pool)
+    all_hit(pool)
+    rig.kill(rig.nodes[lost])
+    all_hit(pool)
+    all_hit(rig.connect(shared_memory=shared_memory))
+    eventually(lambda: live_nodes(pool) == 1, "the node is given up")
+    all_hit(pool)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_either_node_may_be_stopped_in_mid_read(rig: Rig, lost: int) -> None:
+    pool = rig.connect(shared_memory=False)
+    store(pool)
+    all_hit(pool)
+    rig.stop(rig.nodes[lost])
+    all_hit(pool)
+    all_hit(rig.connect(shared_memory=False))
+
+
+def test_a_put_that_cannot_have_its_copies_says_so_and_leaves_nothing(rig: Rig) -> None:
+    pool = rig.connect()
+    rig.kill(rig.nodes[1])
+    eventually(lambda: live_nodes(pool) == 1, "the node is given up")
+    with pytest.raises(MoonpoolError):
+        answered_within(2, lambda: pool.put("two", b"v" * 900, replicas=2, timeout_s=2))
+    assert not pool.exists("two")
+    result = answered_within(
+        TIMEOUT_S,
+        lambda: pool.put("one", stamp("one", 900), replicas=2, min_replicas=1, timeout_s=TIMEOUT_S),
+    )
+    assert (result.status, result.replicas) == (PutStatus.STORED, 1)
+    assert rig.connect().get("one") == stamp("one", 900)
+
+
+def test_a_node_killed_in_mid_put_costs_no_acknowledged_byte(rig: Rig) -> None:
+    loader = rig.role("load", "c", 5)
+    loader.expect("ready")
+    for _ in range(5):
+        loader.line()
+    rig.kill(rig.nodes[0])
+    said = [loader.line() for _ in range(30)]
+    said += loader.kill()
+    assert [line for line in said if line[0] == "W"] == []
+    assert any(line[0] == "P" for line in said[5:]), "puts go on at the other node"
