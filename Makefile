@@ -19,6 +19,7 @@ $(STAMP): pyproject.toml CMakeLists.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
 	$(BIN)/python -m pip install -q "scikit-build-core>=0.10" "nanobind>=2.4" ninja
+	@echo "building the C++ core and fetching the tools: a few minutes"
 	$(BIN)/python -m pip install -q --no-build-isolation -e ".[plot,bench,dev]"
 	@touch $(STAMP)
 
