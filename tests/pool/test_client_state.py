@@ -27,7 +27,12 @@ def state_of(ports: list[FakePort]) -> ClientState:
 
 
 def learn(state: ClientState, **changes: Any) -> None:
-    endpoint = {"segment": 0, "incarnation": b"i" * 16, "node": "n", "host_id": "h"} | changes
+    endpoint: dict[str, Any] = {
+        "segment": 0,
+        "incarnation": b"i" * 16,
+        "node": "n",
+        "host_id": "h",
+    } | changes
     state.learn(TopologyIs(state.topology_version + 1, 1, [SegmentEndpoint(**endpoint)]))
 
 

@@ -10,12 +10,14 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from moonpool.core.clock import SystemClock
 from moonpool.core.errors import (
     Closed,
+    MoonpoolError,
     ProtocolMismatch,
     Refused,
     TransferError,
@@ -133,6 +135,8 @@ class AsyncPool:
         self._shell = shell
         self._timeout_s = config.timeout_ms / 1000
         self._verify = config.verify
+        self._flush_s = config.touch_flush_ms / 1000
+        self._flush: asyncio.Task[None] | None = None
 
     async def put(
         self,
@@ -269,6 +273,9 @@ class AsyncPool:
         )
 
     async def close(self) -> None:
+        if self._flush is not None:
+            self._flush.cancel()
+            await asyncio.wait([self._flush])
         await self._shell.close()
 
     async def __aenter__(self) -> AsyncPool:
@@ -287,9 +294,23 @@ class AsyncPool:
     ) -> Answers:
         if not keys:
             return []
-        return await self._run(
+        answers = await self._run(
             lambda context: operations.get_many(context, keys, buffers, self._verify), timeout_s
         )
+        self._report_reads()
+        return answers
+
+    def _report_reads(self) -> None:
+        """Reads that ride on no request are reported after touch_flush_ms, beside the calls."""
+        touches = self._shell.state.touches
+        if not len(touches) or self._shell.clock.monotonic() - touches.oldest < self._flush_s:
+            return
+        if self._flush is None or self._flush.done():
+            self._flush = asyncio.create_task(self._flush_touches())
+
+    async def _flush_touches(self) -> None:
+        with suppress(MoonpoolError):
+            await self._run(operations.flush, min(1.0, self._timeout_s))
 
     async def _run(self, build: Callable[..., Dialogue[T]], timeout_s: float | None) -> T:
         return await self._shell.run(build, self._timeout(timeout_s))
