@@ -12,7 +12,8 @@ from moonpool.core.sections import MasterConfig
 from moonpool.pool import messages as m
 from moonpool.pool.columns import i32, pack_keys, u16, u32, u64
 from moonpool.pool.effects import Effect
-from moonpool.pool.master_machine import MasterLimits, MasterMachine
+from moonpool.pool.master_limits import MasterLimits
+from moonpool.pool.master_machine import MasterMachine
 from moonpool.pool.node_machine import NodeMachine
 from moonpool.pool.ports import CLAIM_DTYPE
 

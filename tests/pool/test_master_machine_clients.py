@@ -7,7 +7,7 @@ import pytest
 
 from moonpool.pool import messages as m
 from moonpool.pool.columns import i32, pack_keys, u64, unpack_keys
-from moonpool.pool.master_machine import MasterLimits
+from moonpool.pool.master_limits import MasterLimits
 from moonpool.pool.messages import AwaitStatus as A
 from moonpool.pool.messages import LookupStatus as L
 from moonpool.pool.messages import PutStatus as S

@@ -9,7 +9,7 @@ import pytest
 from moonpool.core.sections import MasterConfig
 from moonpool.pool import messages as m
 from moonpool.pool.columns import pack_keys
-from moonpool.pool.master_machine import MasterLimits
+from moonpool.pool.master_limits import MasterLimits
 from moonpool.pool.messages import LookupStatus as L
 from moonpool.pool.messages import PutStatus as S
 from moonpool.pool.messages import RemoveStatus as R
@@ -420,3 +420,11 @@ def test_older_tombstones_say_nothing_new_and_old_ones_end() -> None:
     assert (len(tombs), tombs.dropped) == (2, 1)
     assert not tombs.add(Tomb(digest(b"1"), 1, 1), {3}, 2.0)
     assert len(tombs.expire(11.5)) == 1
+
+
+def test_a_malformed_removal_is_answered_when_the_recovery_is_over() -> None:
+    world = MasterWorld(RECOVERING)
+    client = world.client()
+    request = world.ask(client, m.Remove(m.KeyColumn(b"k", bytes([2, 0, 0, 0])), wait_ms=60_000))
+    world.pass_time(4)
+    assert world.answer(request, m.Failure).code == "bad_input"

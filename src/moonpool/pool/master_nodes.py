@@ -26,7 +26,7 @@ from moonpool.pool.catalog.inventory import Progress, Report
 from moonpool.pool.catalog.segments import Segment
 from moonpool.pool.columns import i64, u8, u32, u64
 from moonpool.pool.effects import Effect, Send
-from moonpool.pool.master_waits import RetireOrders
+from moonpool.pool.master_orders import RetireOrders
 from moonpool.pool.tombstones import DIGEST_BYTES, Tomb, Tombstones, digest
 
 _SEALED = 1

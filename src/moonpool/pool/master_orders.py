@@ -1,0 +1,119 @@
+"""Orders to retire that somebody waits for. Nothing here looks at a clock or sends: answers are
+appended to the outbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from moonpool.pool import messages as m
+from moonpool.pool.effects import Effect, Send
+
+
+@dataclass(slots=True)
+class RetireWait:
+    """An answer held back until replicas are retired. `late` makes the answer at the deadline."""
+
+    session: int
+    request: int
+    deadline: float | None
+    done: m.Reply
+    late: Callable[[set[int]], m.Reply] | None
+    orders: dict[int, int] = field(default_factory=dict)  # order -> segment
+
+
+@dataclass(slots=True)
+class _Order:
+    segment: int
+    tombs: list[tuple[bytes, int, int]]  # key, term, sequence
+    waits: list[RetireWait]
+
+
+class RetireOrders:
+    """Retire messages that somebody waits for, by id. An order ends when its agent answers or
+    when the lease of an unreachable agent has surely passed."""
+
+    def __init__(self, outbox: list[Effect]) -> None:
+        self._outbox = outbox
+        self._orders: dict[int, _Order] = {}
+        self._by_segment: dict[int, set[int]] = {}
+        self._by_key: dict[bytes, set[int]] = {}
+        self._waits: list[RetireWait] = []
+        self._next = 1
+
+    def __len__(self) -> int:
+        return len(self._orders)
+
+    def new(self, segment: int, tombs: list[tuple[bytes, int, int]], wait: RetireWait) -> int:
+        number, self._next = self._next, self._next + 1
+        self._orders[number] = _Order(segment, tombs, [wait])
+        self._by_segment.setdefault(segment, set()).add(number)
+        for key, _, _ in tombs:
+            self._by_key.setdefault(key, set()).add(number)
+        wait.orders[number] = segment
+        return number
+
+    def join(self, keys: Iterable[bytes], wait: RetireWait) -> None:
+        """Let `wait` wait also for what earlier removals of these keys have still open: an older
+        value may be read until then."""
+        for key in keys:
+            for number in self._by_key.get(key, ()):
+                if number not in wait.orders:
+                    order = self._orders[number]
+                    wait.orders[number] = order.segment
+                    order.waits.append(wait)
+
+    def start(self, wait: RetireWait) -> None:
+        """All orders of this wait are given; it answers at once when there are none."""
+        if not wait.orders:
+            self._outbox.append(Send(wait.session, wait.request, wait.done))
+        elif wait.deadline is not None:
+            self._waits.append(wait)
+
+    def finish(self, number: int, segment: int) -> None:
+        """The agent has retired."""
+        order = self._orders.get(number)
+        if order is None or order.segment != segment:
+            return
+        del self._orders[number]
+        self._by_segment[segment].discard(number)
+        for key, _, _ in order.tombs:
+            numbers = self._by_key[key]
+            numbers.discard(number)
+            if not numbers:
+                del self._by_key[key]
+        for wait in order.waits:
+            if wait.orders.pop(number, None) is not None and not wait.orders:
+                self._outbox.append(Send(wait.session, wait.request, wait.done))
+                wait.deadline = None
+
+    def open_on(self, segment: int) -> bool:
+        return bool(self._by_segment.get(segment))
+
+    def missed(self, segment: int) -> list[tuple[bytes, int, int]]:
+        """Versions whose retirement on this segment nobody has confirmed."""
+        numbers = self._by_segment.get(segment, ())
+        return [tomb for number in numbers for tomb in self._orders[number].tombs]
+
+    def lease_passed(self, segment: int) -> None:
+        """Nobody can read this segment any more: as good as retired."""
+        for number in sorted(self._by_segment.get(segment, ())):
+            self.finish(number, segment)
+
+    def expire(self, now: float) -> None:
+        left = []
+        for wait in self._waits:
+            if wait.deadline is None:
+                continue
+            if wait.deadline > now:
+                left.append(wait)
+            elif wait.late is not None:
+                segments = set(wait.orders.values())
+                self._outbox.append(Send(wait.session, wait.request, wait.late(segments)))
+                wait.orders.clear()
+        self._waits = left
+
+    @property
+    def next_deadline(self) -> float | None:
+        return min((w.deadline for w in self._waits if w.deadline is not None), default=None)

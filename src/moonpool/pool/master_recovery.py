@@ -1,0 +1,54 @@
+"""A new master hears its nodes first: reads are answered at once, puts and removals wait.
+
+starts       grace_ms > 0
+ends         no inventory is on its way, and grace_ms are over or all expected nodes reported
+"""
+
+from __future__ import annotations
+
+from moonpool.core.sections import MasterConfig
+from moonpool.pool.catalog.catalog import Catalog
+from moonpool.pool.master_nodes import Nodes
+
+
+class Recovery:
+    """When it is over. `nodes_expected` ends it early; 0: not known."""
+
+    def __init__(
+        self, config: MasterConfig, catalog: Catalog, nodes: Nodes, nodes_expected: int
+    ) -> None:
+        self._catalog = catalog
+        self._nodes = nodes
+        self._expected = nodes_expected
+        self._grace_s = config.grace_ms / 1000
+        self._forget_after_s = config.forget_after_s
+        self._until: float | None = None
+        self.going_on = config.grace_ms > 0
+        catalog.rows.rebuilding = self.going_on
+
+    def over(self, now: float) -> bool:
+        """True once: what waited for the end may be answered."""
+        if not self.going_on:
+            return False
+        if self._until is None:
+            self._until = now + self._grace_s
+        if self._nodes.recovering or (now < self._until and not self._all_reported):
+            return False
+        self.going_on = False
+        self._catalog.rows.orphan_all()
+        return True
+
+    @property
+    def _all_reported(self) -> bool:
+        return 0 < self._expected <= self._nodes.reported
+
+    @property
+    def next_deadline(self) -> float | None:
+        # A node that still reports ends the recovery by a message, or by its lease.
+        return self._until if self.going_on and not self._nodes.recovering else None
+
+    def strangers(self, now: float) -> bool:
+        """There may be nodes, older than this master, that it has not heard of."""
+        if self._grace_s == 0 or self._until is None:
+            return self._grace_s > 0
+        return not self._all_reported and now < self._until + self._forget_after_s

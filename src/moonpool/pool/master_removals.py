@@ -1,0 +1,128 @@
+"""Removals: answered when no agent serves the removed bytes any more, or when time is up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from moonpool.pool import messages as m
+from moonpool.pool.catalog.base import Retirement
+from moonpool.pool.catalog.catalog import Catalog, Removal
+from moonpool.pool.master_limits import LIST_ROWS, wait_until
+from moonpool.pool.master_nodes import Nodes
+from moonpool.pool.master_orders import RetireOrders, RetireWait
+from moonpool.pool.master_requests import Asked, batch_ends, batch_keys
+
+
+class Removals:
+    """What is taken away on purpose, and who waits for it to be gone.
+
+    `strangers(now)` says whether there may be nodes that this master has not heard of.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        nodes: Nodes,
+        orders: RetireOrders,
+        strangers: Callable[[float], bool],
+    ) -> None:
+        self._catalog = catalog
+        self._nodes = nodes
+        self._orders = orders
+        self._strangers = strangers
+
+    @property
+    def waiting(self) -> bool:
+        """Some agent has not yet confirmed what it was told to retire."""
+        return len(self._orders) > 0
+
+    def remove(self, asked: Asked, call: m.Remove) -> None:
+        removed, removals, retirements = self._catalog.remove(
+            call.keys.blob, batch_ends(call.keys), asked.now, asked.wall_ms
+        )
+        status = np.where(removed, m.RemoveStatus.REMOVED, m.RemoveStatus.ABSENT).astype(np.uint8)
+        where = {one.key: set(one.segments) for one in removals}
+        names = batch_keys(call.keys)
+
+        def late(segments: set[int]) -> m.Reply:
+            pending = status.copy()
+            for i, key in enumerate(names):
+                if where.get(key, set()) & segments:
+                    pending[i] = m.RemoveStatus.PENDING
+            return m.Removed(pending.tobytes(), self._nodes.names(segments))
+
+        deadline = wait_until(asked.now, call.wait_ms)
+        done = m.Removed(status.tobytes())
+        wait = RetireWait(asked.session, asked.request, deadline, done, late)
+        self.wait_for(retirements, removals, wait, asked.now, also=names)
+
+    def remove_prefix(self, asked: Asked, call: m.RemovePrefix) -> None:
+        removals: list[Removal] = []
+        retirements: list[Retirement] = []
+        cursor = 0
+        while cursor >= 0:
+            rows, cursor = self._catalog.scan(cursor, LIST_ROWS, call.prefix)
+            if rows.size:
+                some, more = self._catalog.remove_rows(rows, asked.now, asked.wall_ms)
+                removals += some
+                retirements += more
+        done = m.Done(len(removals))
+        deadline = wait_until(asked.now, call.wait_ms)
+        wait = RetireWait(asked.session, asked.request, deadline, done, lambda _: done)
+        self.wait_for(retirements, removals, wait, asked.now)
+
+    def remove_dead(self, now: float, wall_ms: int) -> None:
+        """Another node's inventory may have brought back what new tombstones say is removed."""
+        table, covers = self._catalog.table, self._nodes.tombstones.covers
+        cursor = 0
+        while cursor >= 0:
+            rows, cursor = self._catalog.scan(cursor, LIST_ROWS, b"")
+            gone = [
+                row
+                for row in rows.tolist()
+                if covers(table.key(row), int(table.term[row]), int(table.seq[row]))
+            ]
+            if gone:
+                _, retirements = self._catalog.remove_rows(np.array(gone, np.int32), now, wall_ms)
+                self._nodes.retire(retirements)
+
+    def wait_for(
+        self,
+        retirements: list[Retirement],
+        removals: list[Removal],
+        wait: RetireWait,
+        now: float,
+        also: Iterable[bytes] = (),
+    ) -> None:
+        """Answer when every agent has retired, or when its lease has surely passed; for the keys
+        `also` named, also when what earlier removals left open is retired."""
+        self._orders.join(also, wait)
+        joined = bool(wait.orders)
+        for one in retirements:
+            self._order(one, removals, wait, now)
+        if self._strangers(now):
+            # A node not heard yet may hold a copy, or an older value, that nobody knows of.
+            versions = [(gone.key, gone.term, gone.sequence) for gone in removals]
+            self._nodes.bury(versions, None, now)
+        if wait.orders or not (retirements or joined):
+            self._orders.start(wait)
+
+    def _order(
+        self, one: Retirement, removals: list[Removal], wait: RetireWait, now: float
+    ) -> None:
+        """Tell one agent; one that cannot be told is remembered for, and not waited for when
+        nobody can read its memory any more."""
+        mine = [
+            (gone.key, gone.term, gone.sequence)
+            for gone in removals
+            if one.segment in gone.segments
+        ]
+        number = self._orders.new(one.segment, mine, wait)
+        self._nodes.retire([one], number)
+        link = self._nodes.links[one.segment]
+        if not link.heard:
+            self._nodes.bury_missed(one.segment, now)
+            if link.lost and self._nodes.remembered_without(link):
+                self._orders.finish(number, one.segment)

@@ -1,0 +1,51 @@
+"""What the master says of itself: the counters of `stat`, explained in docs/operations.md."""
+
+from __future__ import annotations
+
+from moonpool.pool.catalog.catalog import Catalog
+from moonpool.pool.master_nodes import Nodes
+
+Counters = dict[str, object]
+
+
+def catalog_counters(catalog: Catalog) -> Counters:
+    alive = [segment for segment in catalog.segments if segment.alive]
+    return {
+        "term": catalog.term,
+        "objects": catalog.rows.objects,
+        "rows": len(catalog.table),
+        "rows_max": catalog.table.rows_max,
+        "replicas": catalog.table.replica_count,
+        "table_bytes": catalog.table.memory_bytes(),
+        "capacity_bytes": sum(one.capacity_bytes for one in alive),
+        "committed_bytes": sum(one.committed_bytes for one in alive),
+        "promised_bytes": sum(one.promised_bytes for one in alive),
+        "reservations": len(catalog.reservations),
+        "evictions": catalog.admission.evictions,
+        "evicted_objects": catalog.admission.evicted_objects,
+        "events": len(catalog.events),
+        "next_event": catalog.events.next_sequence,
+        "leases": len(catalog.leases),
+    }
+
+
+def node_counters(nodes: Nodes) -> Counters:
+    return {
+        "tombstones": len(nodes.tombstones),
+        "retired_unknown": nodes.retired_unknown,
+        "refused_chunks": nodes.refused_chunks,
+        "topology_version": nodes.topology_version,
+        "segments": {
+            str(link.segment.id): {
+                "node": link.endpoint.node,
+                "state": link.state.value,
+                "alive": link.segment.alive,
+                "capacity_bytes": link.segment.capacity_bytes,
+                "committed_bytes": link.segment.committed_bytes,
+                "promised_bytes": link.segment.promised_bytes,
+                "objects": link.segment.objects,
+                "usage": link.usage or {},
+            }
+            for link in nodes.links.values()
+        },
+    }

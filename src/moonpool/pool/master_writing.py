@@ -1,0 +1,173 @@
+"""Writing as the master sees it: reserve, commit, abort, and who waits for a key in flight."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moonpool.core.errors import BadInput
+from moonpool.pool import messages as m
+from moonpool.pool.catalog.base import COMMITTED, I32, NO_SEGMENT
+from moonpool.pool.catalog.catalog import Catalog, Removal
+from moonpool.pool.catalog.settlement import CommitRequest, Ended
+from moonpool.pool.columns import i32, u16, u32, u64
+from moonpool.pool.master_limits import wait_until
+from moonpool.pool.master_nodes import Nodes
+from moonpool.pool.master_orders import RetireWait
+from moonpool.pool.master_removals import Removals
+from moonpool.pool.master_requests import Asked, batch_keys, commit_request, put_request
+from moonpool.pool.master_waits import AwaitCall, KeyWaiters
+
+
+class Writing:
+    """Puts from the reservation to their end. A key whose writer gives up goes to who waits."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        nodes: Nodes,
+        removals: Removals,
+        waiters: KeyWaiters,
+        reservation_ms: int,
+    ) -> None:
+        self._catalog = catalog
+        self._nodes = nodes
+        self._removals = removals
+        self._waiters = waiters
+        self._reservation_ms = reservation_ms
+
+    # Reservations.
+
+    def reserve(self, asked: Asked, call: m.Reserve) -> m.Reserved:
+        put = put_request(call, asked)
+        admitted = self._catalog.reserve(put, asked.now, asked.wall_ms)
+        if admitted.retirements:
+            self._nodes.retire(admitted.retirements)
+        return self._reserved(
+            admitted.status.tobytes(),
+            admitted.rows.tobytes(),
+            admitted.attempts.tobytes(),
+            admitted.segments.tobytes(),
+        )
+
+    def recovering(self, call: m.Reserve, wall_ms: int) -> m.Reserved:
+        """The answer to a put that the end of a recovery did not reach in time."""
+        found = self._catalog.exists(call.keys.blob, u32(call.keys.ends), wall_ms)
+        status = np.where(found, m.PutStatus.EXISTS, m.PutStatus.RECOVERING).astype(np.uint8)
+        n = status.size
+        return self._reserved(
+            status.tobytes(),
+            np.full(n, -1, np.int32).tobytes(),
+            bytes(8 * n),
+            np.full(n * max(call.replicas, 1), NO_SEGMENT, np.uint16).tobytes(),
+        )
+
+    def _reserved(self, status: bytes, row: bytes, attempt: bytes, segments: bytes) -> m.Reserved:
+        return m.Reserved(
+            self._catalog.term,
+            status,
+            row,
+            attempt,
+            segments,
+            self._reservation_ms,
+            self._nodes.topology_version,
+        )
+
+    def reoffer(self, asked: Asked, call: m.Reoffer) -> m.Reoffered:
+        rows, attempts, failed = i32(call.row), u64(call.attempt), u16(call.failed)
+        if not rows.size == attempts.size == failed.size:
+            raise BadInput(f"reoffer of {rows.size} rows and {attempts.size} attempts")
+        offers, expiries = self._catalog.reoffer(rows, attempts, failed, asked.host_id)
+        self._nodes.expire(expiries)
+        return m.Reoffered(offers.tobytes(), self._nodes.topology_version)
+
+    # Ends.
+
+    def commit(self, asked: Asked, call: m.Commit) -> m.Reply | None:
+        """None: answered when no older value of these keys may be read any more."""
+        commit = commit_request(call)
+        replaced = self._replaced(commit) if commit.rows.size else []
+        settled = self._catalog.commit(commit, asked.now, asked.wall_ms)
+        self._nodes.expire(settled.expiries)
+        if self._waiters and settled.rows.size:
+            for key in self._keys(settled.rows):
+                self._waiters.committed(key)
+        for key in settled.refused_keys:
+            self._next_heir(key, asked.now)
+        reply = m.Committed(settled.status.tobytes())
+        if not settled.retirements and not self._removals.waiting:
+            return reply
+        gone = [one for one in replaced if not self._holds(one)]
+        wait = RetireWait(asked.session, asked.request, None, reply, None)
+        self._removals.wait_for(
+            settled.retirements, gone, wait, asked.now, also=self._keys(settled.rows)
+        )
+        return None
+
+    def _replaced(self, commit: CommitRequest) -> list[Removal]:
+        """What the rows of this commit hold now, where they hold something."""
+        table = self._catalog.table
+        rows = commit.rows[(commit.rows >= 0) & (commit.rows < table.rows_max)]
+        rows = rows[table.state[rows] == COMMITTED]
+        return self._catalog.versions(np.unique(rows)) if rows.size else []
+
+    def _holds(self, one: Removal) -> bool:
+        table = self._catalog.table
+        row = table.find(one.key, np.array([len(one.key)], np.uint32))[0]
+        return bool(row >= 0 and table.seq[row] == one.sequence and table.term[row] == one.term)
+
+    def _keys(self, rows: I32) -> list[bytes]:
+        return [self._catalog.table.key(row) for row in rows.tolist()]
+
+    def abort(self, asked: Asked, call: m.Abort) -> m.Done:
+        rows, attempts = i32(call.row), u64(call.attempt)
+        if rows.size != attempts.size:
+            raise BadInput(f"abort of {rows.size} rows and {attempts.size} attempts")
+        ended = self._catalog.abort(rows, attempts, asked.now)
+        self.ended(ended, asked.now)
+        return m.Done(len(ended.keys))
+
+    def ended(self, ended: Ended, now: float) -> None:
+        """These reservations ended without a value."""
+        self._nodes.expire(ended.expiries)
+        for key in ended.keys:
+            self._next_heir(key, now)
+
+    def tick(self, now: float) -> None:
+        self.ended(self._catalog.expire(now), now)
+        for key in self._catalog.lapsed(now):
+            self._next_heir(key, now)
+        self._waiters.expire(now)
+
+    def next_deadline(self) -> float | None:
+        heirs = (heir.until for heir in self._catalog.heirs.values())
+        moments = [
+            self._catalog.reservations.next_deadline,
+            min(heirs, default=None),
+            self._waiters.next_deadline,
+        ]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    # Waiting for a key in flight.
+
+    def wait(self, asked: Asked, call: m.Await) -> None:
+        keys = batch_keys(call.keys)
+        table = self._catalog.table
+        rows = table.find(call.keys.blob, u32(call.keys.ends))
+        safe = np.maximum(rows, 0)
+        writing = (rows >= 0) & self._catalog.rows.in_flight(safe)
+        there = (rows >= 0) & (table.state[safe] == COMMITTED)
+        status: list[m.AwaitStatus | None] = []
+        for i, key in enumerate(keys):
+            heir = self._catalog.heirs.get(key)
+            if writing[i] or (heir is not None and heir.owner != asked.session):
+                status.append(None)
+            else:
+                status.append(m.AwaitStatus.COMMITTED if there[i] else m.AwaitStatus.ABSENT)
+        deadline = wait_until(asked.now, call.wait_ms)
+        self._waiters.add(AwaitCall(asked.session, asked.request, deadline, keys, status, 0))
+
+    def _next_heir(self, key: bytes, now: float) -> None:
+        if key in self._waiters:
+            heir = self._waiters.given_up(key)
+            if heir is not None:
+                self._catalog.bequeath(key, heir, now)
