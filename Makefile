@@ -23,11 +23,12 @@ $(STAMP): pyproject.toml CMakeLists.txt $(NATIVE)
 	$(BIN)/python -m pip install -q --no-build-isolation -e ".[plot,bench,dev]"
 	@touch $(STAMP)
 
+# A library that a process has mapped is replaced, never written into.
 ## native    rebuild the core in place (src/moonpool/_core*.so), for work on C++
 native:
 	cmake -S . -B build/native -G Ninja -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE=$(shell command -v $(PYTHON)) > /dev/null
 	cmake --build build/native
-	cp build/native/_core*.so src/moonpool/
+	cp --remove-destination build/native/_core*.so src/moonpool/
 
 ## native-test  the core's own C++ tests, plain build
 native-test:
