@@ -54,7 +54,7 @@ def _tcp_targets() -> Iterator[Target]:
     theirs = _mooncake("transfer", "tcp read 32 x 4 KiB")
     yield Target(read, "ops_per_s", ours, theirs, at_least=7)
     yield Target(read, "cpu_s_per_gb", ours, theirs, at_most=1 / 8)
-    yield Target(read, "ops_per_s", ours, Side("limit", "limits", "tcp_read_32x4KiB_crc"))
+    yield Target(read, "gb_per_s", ours, Side("limit", "limits", "tcp_read_32x4KiB_crc"))
     for size in ("1 MiB", "16 MiB"):
         plain = f"tcp_read_{size.replace(' ', '')}"
         ours = _ours("transfer", f"tcp read {size}")

@@ -7,6 +7,7 @@ NB_MODULE(_core, m) {
   m.doc() = "Moonpool's native core: bytes and tokens only, no policy.";
   moonpool::bind_crc(m);
   moonpool::bind_hash(m);
+  moonpool::bind_keys(m);
   moonpool::bind_segment(m);
   moonpool::bind_endpoint(m);
   moonpool::bind_table(m);

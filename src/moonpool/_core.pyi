@@ -54,6 +54,14 @@ def block_hashes_u64(
 ) -> npt.NDArray[np.uint64]:
     """Routing hashes of the blocks: u64[blocks]; `seed` may be the value of the block before."""
 
+# ---- keys: batches of keys ----
+
+def are_keys(keys: list[Any], bytes_max: int) -> bool:
+    """Whether each is a bytes object of 1 to `bytes_max` bytes."""
+
+def join_keys(keys: list[bytes]) -> tuple[bytes, bytes]:
+    """The keys back to back, and the end of each in there as u32. Raises TypeError, ValueError."""
+
 # ---- segment: shared memory that describes itself ----
 # Single calls answer bytes or a size, or -1 - status; batches answer status columns.
 

@@ -8,14 +8,14 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
+from moonpool._core import join_keys
 from moonpool.pool.messages import KeyColumn
 
 NO_SEGMENT = 0xFFFF
 
 
 def pack_keys(keys: Sequence[bytes]) -> KeyColumn:
-    ends = np.fromiter(accumulate(map(len, keys)), np.uint32, len(keys))
-    return KeyColumn(b"".join(keys), ends.tobytes())
+    return KeyColumn(*join_keys(list(keys)))
 
 
 def unpack_keys(column: KeyColumn) -> list[bytes]:

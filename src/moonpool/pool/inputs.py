@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, cast
 
+from moonpool._core import are_keys
 from moonpool.core.errors import BadInput, BadKey, BadSize
 from moonpool.pool.ports import Buffer
 from moonpool.pool.protocol_reserve import NO_PARENT, PutItem
@@ -32,7 +33,10 @@ def as_key(key: Key) -> bytes:
 def as_keys(keys: Sequence[Key]) -> list[bytes]:
     if isinstance(keys, str | bytes):
         raise BadKey("a sequence of keys is needed, not one key")
-    return [as_key(key) for key in keys]
+    named = list(keys)
+    if are_keys(named, KEY_BYTES_MAX):
+        return cast("list[bytes]", named)
+    return [as_key(key) for key in named]
 
 
 def as_source(value: Buffer) -> tuple[Buffer, int]:

@@ -57,7 +57,7 @@ def exists(context: Context, keys: Sequence[bytes]) -> Protocol[list[bool]]:
     reply = yield from ask(context, message)
     answered(reply, m.Existence)
     assert isinstance(reply, m.Existence)
-    found: list[bool] = u8(reply.found).astype(bool).tolist()
+    found: list[bool] = np.frombuffer(reply.found, np.bool_).tolist()
     return found
 
 
