@@ -31,5 +31,5 @@ def test_plain_keys_are_told_from_others(odd: object) -> None:
 
 @pytest.mark.parametrize("ends", [[1, 3], [3, 2, 4], [4, 0, 4], []])
 def test_ends_that_describe_no_batch_are_refused(ends: list[int]) -> None:
-    with pytest.raises(ValueError, match="keys"):
+    with pytest.raises(ValueError, match="key"):
         check_ends(b"abcd", u32(np.array(ends, np.uint32).tobytes()))
