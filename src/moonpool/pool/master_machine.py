@@ -79,23 +79,22 @@ class MasterMachine:
         config, limits, catalog, outbox = self.config, self.limits, self.catalog, self._outbox
         self._orders = RetireOrders(outbox)
         self.nodes = Nodes(
+            config,
             catalog,
             self._orders,
             outbox,
             self.instance,
-            config.node_lease_ms,
-            config.clock_slack_ms,
-            config.forget_after_s,
             limits.tombstones_max,
             self._raise_term,
         )
-        self.recovery = Recovery(config, catalog, self.nodes, nodes_expected)
-        self._removals = Removals(catalog, self.nodes, self._orders, self.recovery.strangers)
+        links, agents = self.nodes.links, self.nodes.agents
+        self.recovery = Recovery(config, catalog, links, nodes_expected)
+        self._removals = Removals(catalog, links, agents, self._orders, self.recovery.strangers)
         self._waiters = KeyWaiters(limits.waiters_max, outbox)
         self._writing = Writing(
-            catalog, self.nodes, self._removals, self._waiters, config.reservation_ms
+            catalog, links, agents, self._removals, self._waiters, config.reservation_ms
         )
-        self._reading = Reading(catalog, self.nodes, self.recovery)
+        self._reading = Reading(catalog, links, agents, self.recovery)
         self._held = HeldCalls(catalog, self._writing.recovering, limits.held_puts_max, outbox)
         self._followers = Followers(catalog.events, limits.followers_max, outbox)
 
@@ -121,10 +120,10 @@ class MasterMachine:
 
     def _handlers_of_nodes(self) -> dict[type[Any], Callable[[int, Any, float, int], None]]:
         return {
-            m.JoinSegment: self.nodes.join,
+            m.JoinSegment: self.nodes.joins.join,
             m.Adopted: self._adopted,
-            m.InventoryChunk: self.nodes.chunk,
-            m.Heartbeat: self.nodes.heartbeat,
+            m.InventoryChunk: self.nodes.reports.chunk,
+            m.Heartbeat: self.nodes.reports.heartbeat,
             m.RetireDone: self._retire_done,
         }
 
@@ -143,7 +142,7 @@ class MasterMachine:
     def disconnected(self, session: int, now: float) -> list[Effect]:
         """Idempotent. A client's reservations, leases and waits end; a node's segments are away."""
         if self._sessions.pop(session, None) is not None:
-            self.nodes.session_lost(session, now)
+            self.nodes.presence.session_lost(session, now)
             self._waiters.forget_session(session)
             self._held.forget_session(session)
             self._followers.forget_session(session)
@@ -179,11 +178,11 @@ class MasterMachine:
         wall = self._wall_ms(now) if wall_ms is None else wall_ms
         self._writing.tick(now)
         self.catalog.leases.expire(now)
-        self.nodes.tick(now, wall)
+        self.nodes.presence.tick(now, wall)
         self._orders.expire(now)
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_S
-            self.nodes.retire(self.catalog.sweep(now, wall))
+            self.nodes.agents.retire(self.catalog.sweep(now, wall))
         self._held.expire(now, wall)
         self._followers.expire(now)
         return self._flush(now)
@@ -194,7 +193,7 @@ class MasterMachine:
             self._writing.next_deadline(),
             self.catalog.leases.next_deadline,
             self._orders.next_deadline,
-            self.nodes.next_deadline(),
+            self.nodes.presence.next_deadline(),
             self._held.next_deadline,
             self._followers.next_deadline,
             self.recovery.next_deadline,
@@ -263,7 +262,7 @@ class MasterMachine:
         handler(session, message, now, wall_ms)
 
     def _adopted(self, session: int, call: m.Adopted, now: float, wall_ms: int) -> None:
-        if self.nodes.adopted(session, call, now, wall_ms):
+        if self.nodes.joins.adopted(session, call, now, wall_ms):
             self._removals.remove_dead(now, wall_ms)
 
     def _retire_done(self, session: int, call: m.RetireDone, now: float, wall_ms: int) -> None:

@@ -9,8 +9,9 @@ from moonpool.pool import messages as m
 from moonpool.pool.catalog.base import I32
 from moonpool.pool.catalog.catalog import Catalog
 from moonpool.pool.columns import i32, u16, u32, u64
+from moonpool.pool.master_agents import Agents
 from moonpool.pool.master_limits import BATCH_MAX, LIST_ROWS
-from moonpool.pool.master_nodes import Nodes
+from moonpool.pool.master_links import Links
 from moonpool.pool.master_recovery import Recovery
 from moonpool.pool.master_requests import Asked, batch_ends
 
@@ -18,9 +19,10 @@ from moonpool.pool.master_requests import Asked, batch_ends
 class Reading:
     """Answers that change no object, but for bad copies that a reader reports."""
 
-    def __init__(self, catalog: Catalog, nodes: Nodes, recovery: Recovery) -> None:
+    def __init__(self, catalog: Catalog, links: Links, agents: Agents, recovery: Recovery) -> None:
         self._catalog = catalog
-        self._nodes = nodes
+        self._links = links
+        self._agents = agents
         self._recovery = recovery
 
     def lookup(self, asked: Asked, call: m.Lookup) -> m.Found:
@@ -46,7 +48,7 @@ class Reading:
                 table.replica_slot[placed.replicas].tobytes(),
                 table.replica_generation[placed.replicas].tobytes(),
             ),
-            self._nodes.topology_version,
+            self._links.topology_version,
         )
 
     def exists(self, asked: Asked, call: m.Exists) -> m.Existence:
@@ -76,8 +78,8 @@ class Reading:
         )
 
     def topology(self, asked: Asked, call: m.Topology) -> m.TopologyIs:
-        nodes = self._nodes
-        return m.TopologyIs(nodes.topology_version, self._catalog.term, nodes.endpoints())
+        links = self._links
+        return m.TopologyIs(links.topology_version, self._catalog.term, links.endpoints())
 
     def lease(self, asked: Asked, call: m.Lease) -> m.Leased:
         rows, sequences = i32(call.row).tolist(), u64(call.sequence)
@@ -127,7 +129,7 @@ class Reading:
             ):
                 bad.add(replica)
         replicas = np.array(sorted(bad), np.int32)
-        self._nodes.retire(self._catalog.lose(replicas, asked.now, asked.wall_ms))
+        self._agents.retire(self._catalog.lose(replicas, asked.now, asked.wall_ms))
         return m.Done(len(bad))
 
     def _replica(self, number: int, slot: int) -> int:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from moonpool.core.sections import MasterConfig
 from moonpool.pool.catalog.catalog import Catalog
-from moonpool.pool.master_nodes import Nodes
+from moonpool.pool.master_links import Links
 
 
 class Recovery:
     """When it is over. `nodes_expected` ends it early; 0: not known."""
 
     def __init__(
-        self, config: MasterConfig, catalog: Catalog, nodes: Nodes, nodes_expected: int
+        self, config: MasterConfig, catalog: Catalog, links: Links, nodes_expected: int
     ) -> None:
         self._catalog = catalog
-        self._nodes = nodes
+        self._links = links
         self._expected = nodes_expected
         self._grace_s = config.grace_ms / 1000
         self._forget_after_s = config.forget_after_s
@@ -32,7 +32,7 @@ class Recovery:
             return False
         if self._until is None:
             self._until = now + self._grace_s
-        if self._nodes.recovering or (now < self._until and not self._all_reported):
+        if self._links.reporting or (now < self._until and not self._all_reported):
             return False
         self.going_on = False
         self._catalog.rows.orphan_all()
@@ -40,12 +40,12 @@ class Recovery:
 
     @property
     def _all_reported(self) -> bool:
-        return 0 < self._expected <= self._nodes.reported
+        return 0 < self._expected <= self._links.reported
 
     @property
     def next_deadline(self) -> float | None:
         # A node that still reports ends the recovery by a message, or by its lease.
-        return self._until if self.going_on and not self._nodes.recovering else None
+        return self._until if self.going_on and not self._links.reporting else None
 
     def strangers(self, now: float) -> bool:
         """There may be nodes, older than this master, that it has not heard of."""

@@ -9,8 +9,9 @@ import numpy as np
 from moonpool.pool import messages as m
 from moonpool.pool.catalog.base import Retirement
 from moonpool.pool.catalog.catalog import Catalog, Removal
+from moonpool.pool.master_agents import Agents
 from moonpool.pool.master_limits import LIST_ROWS, wait_until
-from moonpool.pool.master_nodes import Nodes
+from moonpool.pool.master_links import Links
 from moonpool.pool.master_orders import RetireOrders, RetireWait
 from moonpool.pool.master_requests import Asked, batch_ends, batch_keys
 
@@ -24,12 +25,14 @@ class Removals:
     def __init__(
         self,
         catalog: Catalog,
-        nodes: Nodes,
+        links: Links,
+        agents: Agents,
         orders: RetireOrders,
         strangers: Callable[[float], bool],
     ) -> None:
         self._catalog = catalog
-        self._nodes = nodes
+        self._links = links
+        self._agents = agents
         self._orders = orders
         self._strangers = strangers
 
@@ -51,7 +54,7 @@ class Removals:
             for i, key in enumerate(names):
                 if where.get(key, set()) & segments:
                     pending[i] = m.RemoveStatus.PENDING
-            return m.Removed(pending.tobytes(), self._nodes.names(segments))
+            return m.Removed(pending.tobytes(), self._links.names(segments))
 
         deadline = wait_until(asked.now, call.wait_ms)
         done = m.Removed(status.tobytes())
@@ -75,7 +78,7 @@ class Removals:
 
     def remove_dead(self, now: float, wall_ms: int) -> None:
         """Another node's inventory may have brought back what new tombstones say is removed."""
-        table, covers = self._catalog.table, self._nodes.tombstones.covers
+        table, covers = self._catalog.table, self._agents.tombstones.covers
         cursor = 0
         while cursor >= 0:
             rows, cursor = self._catalog.scan(cursor, LIST_ROWS, b"")
@@ -86,7 +89,7 @@ class Removals:
             ]
             if gone:
                 _, retirements = self._catalog.remove_rows(np.array(gone, np.int32), now, wall_ms)
-                self._nodes.retire(retirements)
+                self._agents.retire(retirements)
 
     def wait_for(
         self,
@@ -105,7 +108,7 @@ class Removals:
         if self._strangers(now):
             # A node not heard yet may hold a copy, or an older value, that nobody knows of.
             versions = [(gone.key, gone.term, gone.sequence) for gone in removals]
-            self._nodes.bury(versions, None, now)
+            self._agents.bury(versions, None, now)
         if wait.orders or not (retirements or joined):
             self._orders.start(wait)
 
@@ -120,9 +123,9 @@ class Removals:
             if one.segment in gone.segments
         ]
         number = self._orders.new(one.segment, mine, wait)
-        self._nodes.retire([one], number)
-        link = self._nodes.links[one.segment]
+        self._agents.retire([one], number)
+        link = self._links[one.segment]
         if not link.heard:
-            self._nodes.bury_missed(one.segment, now)
-            if link.lost and self._nodes.remembered_without(link):
+            self._agents.bury_missed(one.segment, now)
+            if link.lost and self._links.remembered_without(link):
                 self._orders.finish(number, one.segment)

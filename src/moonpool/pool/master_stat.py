@@ -31,10 +31,10 @@ def catalog_counters(catalog: Catalog) -> Counters:
 
 def node_counters(nodes: Nodes) -> Counters:
     return {
-        "tombstones": len(nodes.tombstones),
-        "retired_unknown": nodes.retired_unknown,
-        "refused_chunks": nodes.refused_chunks,
-        "topology_version": nodes.topology_version,
+        "tombstones": len(nodes.agents.tombstones),
+        "retired_unknown": nodes.reports.retired_unknown,
+        "refused_chunks": nodes.reports.refused_chunks,
+        "topology_version": nodes.links.topology_version,
         "segments": {
             str(link.segment.id): {
                 "node": link.endpoint.node,
@@ -46,6 +46,6 @@ def node_counters(nodes: Nodes) -> Counters:
                 "objects": link.segment.objects,
                 "usage": link.usage or {},
             }
-            for link in nodes.links.values()
+            for link in nodes.links
         },
     }

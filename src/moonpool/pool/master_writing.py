@@ -10,8 +10,9 @@ from moonpool.pool.catalog.base import COMMITTED, I32, NO_SEGMENT
 from moonpool.pool.catalog.catalog import Catalog, Removal
 from moonpool.pool.catalog.settlement import CommitRequest, Ended
 from moonpool.pool.columns import i32, u16, u32, u64
+from moonpool.pool.master_agents import Agents
 from moonpool.pool.master_limits import wait_until
-from moonpool.pool.master_nodes import Nodes
+from moonpool.pool.master_links import Links
 from moonpool.pool.master_orders import RetireWait
 from moonpool.pool.master_removals import Removals
 from moonpool.pool.master_requests import Asked, batch_keys, commit_request, put_request
@@ -24,13 +25,15 @@ class Writing:
     def __init__(
         self,
         catalog: Catalog,
-        nodes: Nodes,
+        links: Links,
+        agents: Agents,
         removals: Removals,
         waiters: KeyWaiters,
         reservation_ms: int,
     ) -> None:
         self._catalog = catalog
-        self._nodes = nodes
+        self._links = links
+        self._agents = agents
         self._removals = removals
         self._waiters = waiters
         self._reservation_ms = reservation_ms
@@ -41,7 +44,7 @@ class Writing:
         put = put_request(call, asked)
         admitted = self._catalog.reserve(put, asked.now, asked.wall_ms)
         if admitted.retirements:
-            self._nodes.retire(admitted.retirements)
+            self._agents.retire(admitted.retirements)
         return self._reserved(
             admitted.status.tobytes(),
             admitted.rows.tobytes(),
@@ -69,7 +72,7 @@ class Writing:
             attempt,
             segments,
             self._reservation_ms,
-            self._nodes.topology_version,
+            self._links.topology_version,
         )
 
     def reoffer(self, asked: Asked, call: m.Reoffer) -> m.Reoffered:
@@ -77,8 +80,8 @@ class Writing:
         if not rows.size == attempts.size == failed.size:
             raise BadInput(f"reoffer of {rows.size} rows and {attempts.size} attempts")
         offers, expiries = self._catalog.reoffer(rows, attempts, failed, asked.host_id)
-        self._nodes.expire(expiries)
-        return m.Reoffered(offers.tobytes(), self._nodes.topology_version)
+        self._agents.expire(expiries)
+        return m.Reoffered(offers.tobytes(), self._links.topology_version)
 
     # Ends.
 
@@ -87,7 +90,7 @@ class Writing:
         commit = commit_request(call)
         replaced = self._replaced(commit) if commit.rows.size else []
         settled = self._catalog.commit(commit, asked.now, asked.wall_ms)
-        self._nodes.expire(settled.expiries)
+        self._agents.expire(settled.expiries)
         if self._waiters and settled.rows.size:
             for key in self._keys(settled.rows):
                 self._waiters.committed(key)
@@ -128,7 +131,7 @@ class Writing:
 
     def ended(self, ended: Ended, now: float) -> None:
         """These reservations ended without a value."""
-        self._nodes.expire(ended.expiries)
+        self._agents.expire(ended.expiries)
         for key in ended.keys:
             self._next_heir(key, now)
 

@@ -1,0 +1,115 @@
+"""The master's links to its segments: who serves them, and how far each is.
+
+JoinSegment -> ADOPTING --Adopted--> REPORTING --last InventoryChunk--> LIVE
+connection lost or not heard for a lease -> AWAY -> (JoinSegment again, or heard again)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+import msgspec
+
+from moonpool.pool import messages as m
+from moonpool.pool.catalog.base import Expiry
+from moonpool.pool.catalog.catalog import Catalog
+from moonpool.pool.catalog.inventory import Progress
+from moonpool.pool.catalog.segments import Segment
+
+MISSED_MAX = 4096  # expiries kept for a node that is away
+
+
+class LinkState(Enum):
+    ADOPTING = "adopting"
+    REPORTING = "reporting"
+    LIVE = "live"
+    AWAY = "away"
+
+
+@dataclass(slots=True)
+class NodeLink:
+    """One segment's connection and lease."""
+
+    segment: Segment
+    endpoint: m.SegmentEndpoint
+    session: int | None
+    state: LinkState
+    lease_until: float
+    progress: Progress | None = None
+    ask_again: bool = False  # a gap was reported while an inventory was on its way
+    lost: bool = False  # node_lost was said
+    away_since: float = 0.0
+    reported_at: float = 0.0  # when the last heartbeat came
+    usage: dict[str, int] | None = None
+    missed: deque[Expiry] = field(default_factory=lambda: deque(maxlen=MISSED_MAX))
+
+    @property
+    def heard(self) -> bool:
+        return self.session is not None and not self.lost
+
+    @property
+    def obeys(self) -> bool:
+        """Its agent takes orders under this term."""
+        return self.session is not None and self.state is not LinkState.ADOPTING
+
+
+class Links:
+    """All links by segment id, and the number that clients know this topology by."""
+
+    def __init__(self, catalog: Catalog, instance: bytes) -> None:
+        self._catalog = catalog
+        self._links: dict[int, NodeLink] = {}
+        # Segment ids mean something under one master only; so must this number.
+        self.topology_version = (int.from_bytes(instance[:4], "little") << 20) + 1
+
+    def __iter__(self) -> Iterator[NodeLink]:
+        return iter(self._links.values())
+
+    def __getitem__(self, segment: int) -> NodeLink:
+        return self._links[segment]
+
+    def get(self, segment: int) -> NodeLink | None:
+        return self._links.get(segment)
+
+    def add(self, link: NodeLink) -> None:
+        self._links[link.segment.id] = link
+
+    def changed(self) -> None:
+        """Clients are to ask for the topology again."""
+        self.topology_version += 1
+
+    def spoken_for(self, session: int, segment: int, term: int) -> NodeLink | None:
+        """The link a node speaks for; None when it is not this session's or of an older term."""
+        link = self._links.get(segment)
+        if link is None or link.session != session or term != self._catalog.term:
+            return None
+        return link
+
+    def endpoints(self) -> list[m.SegmentEndpoint]:
+        return [
+            msgspec.structs.replace(
+                link.endpoint, segment=link.segment.id, alive=link.segment.alive
+            )
+            for link in self
+        ]
+
+    def names(self, segments: set[int]) -> list[str]:
+        return sorted({self._links[segment].endpoint.node for segment in segments})
+
+    @property
+    def reporting(self) -> bool:
+        """Some segment's first inventory is on its way."""
+        return any(link.session is not None and not link.segment.known for link in self)
+
+    @property
+    def reported(self) -> int:
+        """Nodes whose inventory was read."""
+        return len({link.endpoint.node for link in self if link.segment.known})
+
+    def remembered_without(self, lost: NodeLink) -> bool:
+        """Some living node keeps the tombstones of what this one missed: should the master be
+        replaced, too, nothing removed comes back with it."""
+        return any(link is not lost and link.obeys for link in self)

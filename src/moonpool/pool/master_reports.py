@@ -1,0 +1,162 @@
+"""What nodes report: their inventories, and with each heartbeat what changed since the last."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moonpool.core.errors import BadInput
+from moonpool.pool import messages as m
+from moonpool.pool.catalog.base import Bool, Retirement
+from moonpool.pool.catalog.catalog import Catalog
+from moonpool.pool.catalog.inventory import Report
+from moonpool.pool.columns import i64, u8, u32, u64
+from moonpool.pool.effects import Effect, Send
+from moonpool.pool.master_agents import Agents
+from moonpool.pool.master_links import Links, LinkState, NodeLink
+from moonpool.pool.master_presence import Presence
+
+_SEALED = 1
+
+
+class Reports:
+    """Takes reports into the catalog and has retired what nobody knows."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        links: Links,
+        agents: Agents,
+        presence: Presence,
+        outbox: list[Effect],
+    ) -> None:
+        self._catalog = catalog
+        self._links = links
+        self._agents = agents
+        self._presence = presence
+        self._outbox = outbox
+        self.refused_chunks = 0
+        self.retired_unknown = 0
+
+    # Inventory.
+
+    def chunk(self, session: int, call: m.InventoryChunk, now: float, wall_ms: int) -> None:
+        link = self._links.spoken_for(session, call.segment, call.term)
+        if link is None or link.progress is None or link.state is LinkState.ADOPTING:
+            return
+        self._presence.heard(link, now)
+        try:
+            retirements = self._catalog.inventory.take(
+                link.segment, link.progress, report_of(call), self._removed, now, wall_ms
+            )
+        except ValueError as error:
+            # Nothing more is believed of it, and nobody waits for it, until it joins again.
+            self.refused_chunks += 1
+            self._outbox.append(Send(session, 0, m.Failure("bad_input", str(error))))
+            self._presence.detach(link, now)
+            self._links.changed()
+            return
+        sequences = u64(call.version_sequence)
+        if sequences.size:
+            admission = self._catalog.admission
+            admission.next_sequence = max(admission.next_sequence, int(sequences.max()) + 1)
+        self.retired_unknown += sum(one.slots.size for one in retirements)
+        self._agents.retire(retirements)
+        if call.last:
+            self._reported(link, now, wall_ms)
+
+    def _reported(self, link: NodeLink, now: float, wall_ms: int) -> None:
+        assert link.progress is not None
+        self._catalog.inventory.finish(link.segment, link.progress, wall_ms, now)
+        link.progress = None
+        link.state = LinkState.LIVE
+        link.segment.open = True
+        self._links.changed()
+        self._agents.forget_tombs(self._agents.tombstones.reported(link.segment.id))
+
+    def _removed(self, report: Report) -> Bool:
+        """Which reported versions a tombstone covers."""
+        removed = np.zeros(report.slots.size, np.bool_)
+        tombstones = self._agents.tombstones
+        if len(tombstones):
+            start = 0
+            columns = zip(
+                report.ends.tolist(), report.terms.tolist(), report.sequences.tolist(), strict=True
+            )
+            for i, (end, term, sequence) in enumerate(columns):
+                removed[i] = tombstones.covers(report.blob[start:end], term, sequence)
+                start = end
+        return removed
+
+    # Heartbeats.
+
+    def heartbeat(self, session: int, call: m.Heartbeat, now: float, wall_ms: int) -> None:
+        link = self._links.spoken_for(session, call.segment, call.term)
+        if link is None or link.state is LinkState.ADOPTING:
+            return
+        if link.lost:
+            self._presence.back(link, wall_ms)
+        link.usage = call.usage
+        link.segment.settle(now, now)
+        self._changes(link, call, now, wall_ms)
+        want = call.gap or link.ask_again
+        if want and link.progress is not None:
+            link.ask_again, want = True, False
+        elif want:
+            link.ask_again = False
+            link.progress = self._catalog.inventory.begin(link.segment)
+        self._presence.heard(link, now)
+        self._outbox.append(
+            Send(session, 0, m.HeartbeatAck(call.segment, self._catalog.term, want))
+        )
+
+    def _changes(self, link: NodeLink, call: m.Heartbeat, now: float, wall_ms: int) -> None:
+        """Sealed slots nobody promised or committed are retired; slots the agent let go of are
+        lost."""
+        kinds = u8(call.change_kind)
+        if kinds.size == 0:
+            return
+        slots, generations = u32(call.change_slot), u64(call.change_generation)
+        terms, sequences = u64(call.change_version_term), u64(call.change_version_sequence)
+        if not kinds.size == slots.size == generations.size == terms.size == sequences.size:
+            raise BadInput("heartbeat: change columns of unequal length")
+        if int(slots.max()) >= link.segment.slots:
+            raise BadInput(f"heartbeat: slot {int(slots.max())} of {link.segment.slots}")
+        table = self._catalog.table
+        replicas = link.segment.by_slot[slots]
+        rows = table.replica_object[replicas]
+        ours = replicas >= 0
+        ours &= (table.seq[rows] == sequences) & (table.term[rows] == terms)
+        current = ours & (table.replica_generation[replicas] == generations)
+        sealed = kinds == _SEALED
+        unknown = sealed & ~current
+        reservations, term = self._catalog.reservations, self._catalog.term
+        for i in np.flatnonzero(unknown):
+            if int(terms[i]) == term and reservations.is_open(int(sequences[i])):
+                unknown[i] = False
+        if unknown.any():
+            self.retired_unknown += int(unknown.sum())
+            self._agents.retire([Retirement(link.segment.id, slots[unknown], generations[unknown])])
+        gone = ours & ~sealed & (table.replica_generation[replicas] <= generations)
+        if gone.any():
+            self._catalog.rows.lose_replicas(np.unique(replicas[gone]), wall_ms, now)
+
+
+def report_of(call: m.InventoryChunk) -> Report:
+    """The chunk's columns; lengths are checked by who takes them in."""
+    return Report(
+        slots=u32(call.slot),
+        generations=u64(call.generation),
+        terms=u64(call.version_term),
+        sequences=u64(call.version_sequence),
+        sizes=u64(call.size),
+        crcs=u32(call.crc),
+        tenants=u32(call.tenant),
+        expiries_ms=i64(call.expiry_ms),
+        last_used=u32(call.last_used),
+        replicas=u8(call.replicas),
+        pins=u8(call.pin),
+        blob=call.keys.blob,
+        ends=u32(call.keys.ends),
+        parent_blob=call.parents.blob,
+        parent_ends=u32(call.parents.ends),
+    )
