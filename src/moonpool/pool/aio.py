@@ -108,7 +108,9 @@ class AsyncShell:
                 try:
                     return await asyncio.shield(copying)
                 except asyncio.CancelledError:
-                    await asyncio.wait([copying])
+                    while not copying.done():  # cancelled again meanwhile: it still must end
+                        with suppress(asyncio.CancelledError):
+                            await asyncio.wait([copying])
                     raise
             case Pause():
                 await asyncio.sleep(effect.seconds)
