@@ -35,6 +35,16 @@ def test_a_view_with_slices_closes_when_they_are_gone(pool: moonpool.Pool) -> No
     assert view.data is None
 
 
+def test_a_forgotten_view_is_not_counted_for_ever(pool: moonpool.Pool) -> None:
+    pool.put("key", b"0123456789")
+    view = pool.view("key")
+    assert view.data is not None
+    piece = view.data[2:4]
+    del view
+    assert bytes(piece) == b"23"
+    assert pool._pinned_bytes == 0
+
+
 def test_more_copies_than_possible_is_bad_input(pool: moonpool.Pool) -> None:
     with pytest.raises(BadInput, match="replicas must be 1 to 8, not 9"):
         pool.put("key", b"1", replicas=9)

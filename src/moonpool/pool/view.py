@@ -61,4 +61,5 @@ class View:
             try:
                 self.close()
             except BufferError:
-                pass
+                if self._pin is not None and self._pool is not None:
+                    self._pool.unpinned(self._size)  # nobody will tell us when the slices end
