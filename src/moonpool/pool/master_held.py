@@ -1,4 +1,4 @@
-"""Puts and removals that came during a recovery: answered when it is over, or when time is up."""
+"""Puts, commits and removals that come during a recovery: answered after it, or at their deadline."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from moonpool.pool.catalog.catalog import Catalog
 from moonpool.pool.columns import u32
 from moonpool.pool.effects import Effect, Send
 from moonpool.pool.master_limits import DEADLINE_MS, wait_until
-from moonpool.pool.master_requests import Asked, put_request
+from moonpool.pool.master_requests import Asked, commit_request, put_request
 from moonpool.pool.master_waits import Held, Holding
 
-Waiting = m.Reserve | m.Remove | m.RemovePrefix
+Waiting = m.Reserve | m.Commit | m.Remove | m.RemovePrefix
 
 
 class HeldCalls:
@@ -42,6 +42,14 @@ class HeldCalls:
         if known or not self._held.add(held):
             self._answer(held, asked.wall_ms)
 
+    def commit(self, asked: Asked, call: m.Commit, deadline_ms: int) -> None:
+        """What an inventory brought may be the very value that this commit is about. It is not
+        acknowledged while an older one may still be read from a node not heard yet."""
+        commit_request(call)
+        held: Held[Waiting] = Held(asked, call, wait_until(asked.now, deadline_ms or DEADLINE_MS))
+        if not self._held.add(held):
+            self._answer(held, asked.wall_ms)
+
     def removal(self, asked: Asked, call: m.Remove | m.RemovePrefix) -> None:
         """A node not heard yet may still be read from: its lease ends with the recovery."""
         held: Held[Waiting] = Held(asked, call, wait_until(asked.now, call.wait_ms))
@@ -69,6 +77,9 @@ class HeldCalls:
         match held.message:
             case m.Reserve() as put:
                 reply = self._refuse(put, wall_ms)
+            case m.Commit() as commit:
+                count = len(commit.row) // 4
+                reply = m.Committed(bytes([m.PutStatus.STALE_TERM]) * count)
             case m.Remove() as removal:
                 count = len(removal.keys.ends) // 4
                 reply = m.Removed(bytes([m.RemoveStatus.RECOVERING]) * count)

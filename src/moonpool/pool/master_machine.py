@@ -224,6 +224,8 @@ class MasterMachine:
             self._reading.apply(touches)
         if self.recovering and isinstance(message, m.Reserve):
             self._held.put(asked, message, deadline_ms)
+        elif self.recovering and isinstance(message, m.Commit):
+            self._held.commit(asked, message, deadline_ms)
         elif self.recovering and isinstance(message, m.Remove | m.RemovePrefix):
             self._held.removal(asked, message)
         else:
