@@ -1,4 +1,4 @@
-"""Puts, commits and removals that come during a recovery: answered after it, or at their deadline."""
+"""Puts, commits and removals that come during a recovery: answered after it, or at a deadline."""
 
 from __future__ import annotations
 
