@@ -13,8 +13,8 @@ from moonpool.bench.processes import CHAIN, small_key
 from moonpool.bench.runner import Row, Settings, make_row
 from moonpool.pool.catalog.base import CatalogConfig
 from moonpool.pool.catalog.catalog import Catalog
+from moonpool.pool.catalog.commits import CommitRequest
 from moonpool.pool.catalog.reservations import PutRequest
-from moonpool.pool.catalog.settlement import CommitRequest
 from moonpool.pool.columns import pack_keys, u32
 
 BENCH: Final = "catalog"

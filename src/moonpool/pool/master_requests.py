@@ -7,8 +7,8 @@ from typing import NamedTuple
 from moonpool.core.errors import BadInput
 from moonpool.pool import messages as m
 from moonpool.pool.catalog.base import U32
+from moonpool.pool.catalog.commits import CommitRequest
 from moonpool.pool.catalog.reservations import PutRequest
-from moonpool.pool.catalog.settlement import CommitRequest
 from moonpool.pool.columns import check_ends, i32, u8, u16, u32, u64, unpack_keys
 from moonpool.pool.master_limits import BATCH_MAX
 

@@ -8,7 +8,8 @@ from moonpool.core.errors import BadInput
 from moonpool.pool import messages as m
 from moonpool.pool.catalog.base import COMMITTED, I32, NO_SEGMENT
 from moonpool.pool.catalog.catalog import Catalog, Removal
-from moonpool.pool.catalog.settlement import CommitRequest, Ended
+from moonpool.pool.catalog.commits import CommitRequest
+from moonpool.pool.catalog.endings import Ended
 from moonpool.pool.columns import i32, u16, u32, u64
 from moonpool.pool.master_agents import Agents
 from moonpool.pool.master_limits import wait_until

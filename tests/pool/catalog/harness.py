@@ -11,9 +11,10 @@ from moonpool._core import Table
 from moonpool.pool.catalog.admission import Admitted
 from moonpool.pool.catalog.base import NO_SEGMENT, CatalogConfig, Expiry, Retirement
 from moonpool.pool.catalog.catalog import LISTS_PER_SEGMENT, Catalog
+from moonpool.pool.catalog.commits import CommitRequest
 from moonpool.pool.catalog.reservations import PutRequest
 from moonpool.pool.catalog.segments import Segment
-from moonpool.pool.catalog.settlement import CommitRequest, Settled
+from moonpool.pool.catalog.settlement import Settled
 from moonpool.pool.columns import pack_keys, u32
 from moonpool.pool.messages import LookupStatus, PutStatus
 

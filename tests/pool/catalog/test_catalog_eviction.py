@@ -24,7 +24,7 @@ def pool() -> Pool:
 def test_nothing_goes_while_there_is_room(pool: Pool) -> None:
     pool.put(KEYS, 2)
     assert pool.found(KEYS) == KEYS
-    assert pool.catalog.admission.evictions == 0
+    assert pool.catalog.room.evictions == 0
 
 
 def test_just_what_is_needed_goes_least_recent_first(pool: Pool) -> None:
@@ -162,7 +162,7 @@ def test_room_elsewhere_comes_before_eviction() -> None:
     pool.add_segment(10, host="far")
     for i in range(10):
         assert pool.put([b"%d" % i], 2) == [S.COMMITTED]
-    assert pool.catalog.admission.evicted_objects == 0
+    assert pool.catalog.room.evicted_objects == 0
     pool.check()
 
 

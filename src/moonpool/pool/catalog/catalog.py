@@ -30,11 +30,14 @@ from moonpool.pool.catalog.base import (
     Retirement,
     SegmentFacts,
 )
+from moonpool.pool.catalog.commits import CommitRequest
+from moonpool.pool.catalog.endings import Ended, Endings
 from moonpool.pool.catalog.inventory import Inventory
 from moonpool.pool.catalog.placement import LocalFirst
 from moonpool.pool.catalog.reservations import Batch, PutRequest, Reservations
+from moonpool.pool.catalog.room import Room
 from moonpool.pool.catalog.rows import Rows
-from moonpool.pool.catalog.settlement import CommitRequest, Ended, Settled, Settlement
+from moonpool.pool.catalog.settlement import Settled, Settlement
 from moonpool.pool.messages import LookupStatus
 
 LISTS_PER_SEGMENT = 2  # its objects and its orphans
@@ -91,8 +94,12 @@ class Catalog:
         self.events = self.rows.events
         self.leases = self.rows.leases
         self.reservations = Reservations(config.reservations_max)
-        self.admission = Admission(self.rows, self.reservations, placement or LocalFirst())
-        self.settlement = Settlement(self.rows, self.reservations)
+        self.room = Room(self.rows)
+        self.admission = Admission(
+            self.rows, self.reservations, placement or LocalFirst(), self.room
+        )
+        self.endings = Endings(self.rows, self.reservations)
+        self.settlement = Settlement(self.rows, self.reservations, self.endings)
         self.inventory = Inventory(self.rows, self.reservations)
         self.heirs: dict[bytes, Heir] = {}
         self._random = random.Random(seed)
@@ -119,7 +126,7 @@ class Catalog:
 
     def abort(self, rows: I32, attempts: U64, now: float) -> Ended:
         """The writer says that it is done and that its replicas shall not count."""
-        return self.settlement.end(rows, attempts, now)
+        return self.endings.end(rows, attempts, now)
 
     def reoffer(
         self, rows: I32, attempts: U64, failed: U16, host_id: str
@@ -184,7 +191,7 @@ class Catalog:
         ended = Ended([], [])
         late_until = now + self.config.reservation_ms / 1000
         for batch in batches:
-            keys, expiries = self.settlement.end_batch(batch, now, late_until)
+            keys, expiries = self.endings.end_batch(batch, now, late_until)
             ended.keys.extend(keys)
             ended.expiries.extend(expiries)
         return ended

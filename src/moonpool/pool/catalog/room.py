@@ -1,0 +1,64 @@
+"""Room by eviction: in a segment, or in the tables whose rows all segments share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from moonpool.pool.catalog.base import COMMITTED, I32, SHELTERED, Retirement
+from moonpool.pool.catalog.reservations import PutRequest
+from moonpool.pool.catalog.rows import Rows
+
+
+class Room:
+    """Evicts for those who are admitted, and counts what went."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self.evictions = 0
+        self.evicted_objects = 0
+
+    @contextmanager
+    def sheltering(self, rows: I32, parents: I32) -> Iterator[None]:
+        """Meanwhile a batch's own values and the ancestors of its keys are not its victims."""
+        table = self._rows.table
+        family = table.ancestors_order(np.concatenate([rows, parents[parents >= 0]]))
+        table.flags[family] |= SHELTERED
+        try:
+            yield
+        finally:
+            table.flags[family] &= 0xFF ^ SHELTERED
+
+    def evict(self, rows: I32, wall_ms: int, now: float) -> list[Retirement]:
+        if rows.size == 0:
+            return []
+        self.evictions += 1
+        self.evicted_objects += int((self._rows.table.state[rows] == COMMITTED).sum())
+        return self._rows.drop(rows, "evict", wall_ms, now, closed=True)
+
+    def short_of_rows(self, put: PutRequest) -> int:
+        """How many objects of this kind find no rows, of objects or replicas, were all new."""
+        table, n = self._rows.table, put.ends.size
+        promised = sum(one.promised_objects for one in self._rows.segments)
+        replicas = table.replica_count + promised + n * put.replicas
+        lacking = -((table.replicas_max - replicas) // put.replicas)
+        return max(len(table) + n - table.rows_max, lacking)
+
+    def make_rows(self, put: PutRequest, wall_ms: int, now: float) -> list[Retirement]:
+        """A full table is a full pool: the fullest segment's first choices make room."""
+        table = self._rows.table
+        known = table.find(put.blob, put.ends)
+        parents = table.find(put.outside_blob, put.outside_ends)
+        retirements: list[Retirement] = []
+        with self.sheltering(known[known >= 0], parents):
+            while (short := self.short_of_rows(put)) > 0:
+                fullest = max(self._rows.segments, key=lambda one: one.objects, default=None)
+                if fullest is None:
+                    break
+                plan = self._rows.evictor.plan(fullest.id, 0, short)
+                if plan.objects == 0:
+                    break
+                retirements += self.evict(plan.rows(0, min(short, plan.objects)), wall_ms, now)
+        return retirements
