@@ -10,6 +10,8 @@ Exit status 1 when a subject failed or a byte was wrong, never because something
 import argparse
 import contextlib
 import json
+import os
+import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -51,6 +53,7 @@ IN_TURNS: Final = (
     _moonpool("exists", 1),
     Step("mooncake-exists", rival="mooncake_exists"),
 )
+LOAD: Final = Step("load")
 ALONE: Final = tuple(_moonpool(bench, ALONE_ROUNDS) for bench in ("catalog", "restart", "memory"))
 
 
@@ -92,6 +95,7 @@ def compare(run: Run, rounds: int, steps: Sequence[Step], peers_python: Path) ->
         measures = _started(stack, run, [s for s in steps if s in IN_TURNS], peers_python)
         for number in range(1, rounds + 1):
             note(f"round {number} of {rounds}")
+            run.take(LOAD, iter([load_row(number)]))
             for step, measure in measures:
                 run.take(step, measure())
     for step in steps:
@@ -136,6 +140,18 @@ def _rows_of_rival(child: Child) -> Iterator[Row]:
             return
         yield json.loads(line)
     raise child.failed("ended in the middle of a round")
+
+
+def load_row(number: int) -> Row:
+    """How busy the machine was with others' work as well as ours, before a round."""
+    return {
+        "bench": "machine",
+        "case": f"load before round {number}",
+        "subject": "machine",
+        "version": platform.release(),
+        "rounds": 0,
+        "load1": round(os.getloadavg()[0], 2),
+    }
 
 
 def note(text: str) -> None:
