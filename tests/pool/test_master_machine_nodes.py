@@ -136,6 +136,28 @@ def test_remove_is_answered_when_every_agent_has_retired(world: MasterWorld) -> 
     assert removed(world, request) == [R.REMOVED, R.ABSENT]
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_a_removal_ends_when_the_node_that_missed_it_returns(
+    world: MasterWorld, told: bool
+) -> None:
+    client, away = world.client(), world.nodes[1]
+    world.put(client, [b"a"], prefer_segment=1)
+    away.deaf = told  # it got the order, and died before it obeyed
+    if not told:
+        world.leave(away)
+    request = remove(world, client, b"a")
+    assert world.replies[request] == []
+    if told:
+        world.leave(away)
+        away.deaf = False
+    world.join(away)
+    assert removed(world, request) == [R.REMOVED]
+    assert away.agent.usage()["sealed"] == 0
+    assert world.call(client, m.Stat(), m.Status).values["retire_orders"] == 0
+    world.put(client, [b"a"])
+    assert world.look(client, b"a") == [L.FOUND]
+
+
 def test_remove_says_pending_and_where_at_its_deadline(world: MasterWorld) -> None:
     client = world.client()
     world.put(client, [b"a"], replicas=2)

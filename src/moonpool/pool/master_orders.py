@@ -88,8 +88,8 @@ class RetireOrders:
                 self._outbox.append(Send(wait.session, wait.request, wait.done))
                 wait.deadline = None
 
-    def open_on(self, segment: int) -> bool:
-        return bool(self._by_segment.get(segment))
+    def open_orders(self, segment: int) -> list[int]:
+        return sorted(self._by_segment.get(segment, ()))
 
     def missed(self, segment: int) -> list[tuple[bytes, int, int]]:
         """Versions whose retirement on this segment nobody has confirmed."""
@@ -98,7 +98,7 @@ class RetireOrders:
 
     def lease_passed(self, segment: int) -> None:
         """Nobody can read this segment any more: as good as retired."""
-        for number in sorted(self._by_segment.get(segment, ())):
+        for number in self.open_orders(segment):
             self.finish(number, segment)
 
     def expire(self, now: float) -> None:
