@@ -67,11 +67,12 @@ def await_stopped(pid: int) -> None:
 
 
 class Role:
-    """One process of `pool_roles`: says lines, is told lines, gets signals."""
+    """A client process, `python -m tests.faults.MODULE WORDS`: says lines, is told lines, gets
+    signals."""
 
-    def __init__(self, shared_memory: bool, *words: object) -> None:
+    def __init__(self, shared_memory: bool, module: str, *words: object) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.pool_roles", *map(str, words)],
+            [sys.executable, "-m", f"tests.faults.{module}", *map(str, words)],
             cwd=ROOT,
             env={**os.environ, "MOONPOOL_CLIENT_SHARED_MEMORY": str(shared_memory).lower()},
             stdin=subprocess.PIPE,
@@ -120,7 +121,15 @@ class Role:
 class Rig:
     """A running pool with its clients; all of it ends with `close`."""
 
-    def __init__(self, directory: Path, nodes: int, memory: int, token: str, **master: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        nodes: int,
+        memory: int,
+        token: str,
+        headroom: int = 8 * MIB,
+        **master: Any,
+    ) -> None:
         settings = {"node_lease_ms": LEASE_MS, "clock_slack_ms": SLACK_MS, "port": 0} | master
         settings.setdefault("grace_ms", settings["node_lease_ms"] + settings["clock_slack_ms"])
         self.directory = directory
@@ -131,7 +140,7 @@ class Rig:
                 NodeConfig(
                     name=f"n{i}",
                     memory=memory,
-                    headroom=8 * MIB,
+                    headroom=headroom,
                     dir=str(directory),
                     heartbeat_ms=HEARTBEAT_MS,
                     token=token,
@@ -192,9 +201,17 @@ class Rig:
         return self._pools[-1]
 
     def role(self, *words: object, shared_memory: bool = True) -> Role:
+        """A process of `pool_roles`."""
         name, *rest = words
-        self._roles.append(Role(shared_memory, name, self.address, *rest))
-        return self._roles[-1]
+        return self._role(Role(shared_memory, "pool_roles", name, self.address, *rest))
+
+    def client(self, module: str, *words: object, shared_memory: bool = True) -> Role:
+        """A process of another module, told the address first."""
+        return self._role(Role(shared_memory, module, self.address, *words))
+
+    def _role(self, role: Role) -> Role:
+        self._roles.append(role)
+        return role
 
     # Faults.
 
@@ -224,10 +241,10 @@ class Rig:
 
 @contextmanager
 def running(
-    nodes: int = 2, memory: int = 16 * MIB, token: str = "", **master: Any
+    nodes: int = 2, memory: int = 16 * MIB, token: str = "", **settings: Any
 ) -> Iterator[Rig]:
     with tempfile.TemporaryDirectory(prefix="moonpool-faults-", dir="/dev/shm") as folder:
-        rig = Rig(Path(folder), nodes, memory, token, **master)
+        rig = Rig(Path(folder), nodes, memory, token, **settings)
         try:
             yield rig.start()
         finally:
