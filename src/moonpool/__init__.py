@@ -14,7 +14,8 @@ __all__ = ["Hit", "Miss", "Pool", "PutResult", "aio", "connect"]
 
 if TYPE_CHECKING:
     from moonpool import aio
-    from moonpool.pool.pool import Pool, connect
+    from moonpool.pool.connect import connect
+    from moonpool.pool.pool import Pool
     from moonpool.pool.results import Hit, Miss, PutResult
 
 _HOMES = {
@@ -22,7 +23,7 @@ _HOMES = {
     "Miss": "moonpool.pool.results",
     "Pool": "moonpool.pool.pool",
     "PutResult": "moonpool.pool.results",
-    "connect": "moonpool.pool.pool",
+    "connect": "moonpool.pool.connect",
 }
 
 

@@ -42,7 +42,7 @@ def test_a_forgotten_view_is_not_counted_for_ever(pool: moonpool.Pool) -> None:
     piece = view.data[2:4]
     del view
     assert bytes(piece) == b"23"
-    assert pool._pinned_bytes == 0
+    assert pool._pins.bytes == 0
 
 
 def test_more_copies_than_possible_is_bad_input(pool: moonpool.Pool) -> None:

@@ -27,25 +27,28 @@ from moonpool.core.sections import ClientConfig
 from moonpool.pool import messages as m
 from moonpool.pool import operations
 from moonpool.pool.client_state import ClientState
-from moonpool.pool.inputs import Key, Pin, as_items, as_key, as_keys, as_pin, as_replicas, as_target
+from moonpool.pool.connect import client_config
+from moonpool.pool.inputs import Key, Pin, as_items, as_key, as_keys, as_options, as_target
 from moonpool.pool.link import AsyncLink
 from moonpool.pool.openers import PortOpener
 from moonpool.pool.operations import EventBatch
-from moonpool.pool.pool import IN_FLIGHT_WAIT_S, client_config, expiry_ms
+from moonpool.pool.pool import IN_FLIGHT_WAIT_S
 from moonpool.pool.ports import Buffer
 from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
 from moonpool.pool.protocol import Protocol as Dialogue
 from moonpool.pool.protocol_put import store
-from moonpool.pool.protocol_reserve import PutOptions
-from moonpool.pool.results import Hit, Miss, ObjectInfo, PrefixMatch, PutResult, RemoveStatus
+from moonpool.pool.results import (
+    Answers,
+    Bools,
+    Hit,
+    Objects,
+    PrefixMatch,
+    PutResult,
+    PutResults,
+    RemoveStatuses,
+)
 from moonpool.pool.shell import run_agents
 
-# Named here: inside the class `list` is a method.
-Answers = list[Hit | Miss]
-PutResults = list[PutResult]
-Bools = list[bool]
-Objects = list[ObjectInfo]
-RemoveStatuses = list[RemoveStatus]
 T = TypeVar("T")
 COPY_THREADS = 4
 
@@ -184,15 +187,7 @@ class AsyncPool:
         timeout_s: float | None = None,
     ) -> PutResults:
         items = as_items(keys, values, parents, parent)
-        count, least = as_replicas(replicas, min_replicas)
-        options = PutOptions(
-            count,
-            least,
-            as_pin(pin),
-            expiry_ms(ttl_s),
-            chain=parents == "chain",
-            replace=replace,
-        )
+        options = as_options(replicas, min_replicas, pin, ttl_s, parents == "chain", replace)
         if not items:
             return []
         return await self._run(

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Literal, cast
 
 from moonpool._core import are_keys
+from moonpool.core.clock import SystemClock
 from moonpool.core.errors import BadInput, BadKey, BadSize
 from moonpool.pool.ports import Buffer
-from moonpool.pool.protocol_reserve import NO_PARENT, PutItem
+from moonpool.pool.protocol_reserve import NO_PARENT, PutItem, PutOptions
 
 KEY_BYTES_MAX = 1024
 REPLICAS_MAX = 8  # as the catalog's replicas_max
@@ -88,6 +89,28 @@ def as_replicas(replicas: int, min_replicas: int | None) -> tuple[int, int]:
     if not 1 <= least <= replicas:
         raise BadInput(f"min_replicas must be 1 to {replicas}, not {least}")
     return replicas, least
+
+
+def as_expiry_ms(ttl_s: float | None) -> int:
+    """The wall-clock moment (ms since 1970) a time to live ends at; 0: never."""
+    if ttl_s is None:
+        return 0
+    if not ttl_s > 0:
+        raise BadInput(f"ttl_s must be positive, not {ttl_s!r}")
+    return SystemClock().wall_ms() + max(1, int(ttl_s * 1000))
+
+
+def as_options(
+    replicas: int,
+    min_replicas: int | None,
+    pin: Pin,
+    ttl_s: float | None,
+    chain: bool,
+    replace: bool,
+) -> PutOptions:
+    """Raises BadInput."""
+    count, least = as_replicas(replicas, min_replicas)
+    return PutOptions(count, least, as_pin(pin), as_expiry_ms(ttl_s), chain=chain, replace=replace)
 
 
 def as_items(

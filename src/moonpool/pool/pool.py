@@ -3,49 +3,44 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Literal, overload
 
-from moonpool.core.clock import SystemClock
-from moonpool.core.errors import BadInput, PoolFull
-from moonpool.core.sections import SCHEMA, ClientConfig
+from moonpool.core.sections import ClientConfig
 from moonpool.pool import operations
 from moonpool.pool.client_state import Placement
+from moonpool.pool.flusher import TouchFlusher
 from moonpool.pool.inputs import (
     Key,
     Pin,
     as_items,
     as_key,
     as_keys,
-    as_pin,
-    as_replicas,
+    as_options,
     as_target,
 )
 from moonpool.pool.operations import EventBatch
+from moonpool.pool.pins import PinBudget
 from moonpool.pool.ports import Buffer, Status
 from moonpool.pool.protocol_put import store
-from moonpool.pool.protocol_reserve import PutOptions
 from moonpool.pool.results import (
+    Answers,
+    Bools,
     Hit,
     Miss,
     ObjectInfo,
     PrefixMatch,
     PutResult,
+    PutResults,
     RemoveStatus,
+    RemoveStatuses,
 )
 from moonpool.pool.sessions import ReadSession, WriteSession
-from moonpool.pool.shell import BlockingShell, Shell
+from moonpool.pool.shell import Shell
 from moonpool.pool.view import View
 
-# Named here: inside the class `list` is a method.
-Answers = list[Hit | Miss]
-PutResults = list[PutResult]
-Bools = list[bool]
-Objects = list[ObjectInfo]
-RemoveStatuses = list[RemoveStatus]
 IN_FLIGHT_WAIT_S = 1.0  # how long a put waits for another writer of its key, unless told
 
 
@@ -61,14 +56,15 @@ class Pool:
     def __init__(self, shell: Shell, config: ClientConfig) -> None:
         self._shell = shell
         self._state = shell.state
-        self._config = config
         self._timeout_s = config.timeout_ms / 1000
         self._verify = config.verify
-        self._pinned_bytes = 0
-        self._pin_lock = threading.Lock()
-        self._closing = threading.Event()
-        self._flusher = threading.Thread(target=self._flush_touches, daemon=True)
-        self._flusher.start()
+        self._pins = PinBudget(config.pinned_bytes_max)
+        self._flusher = TouchFlusher(
+            self._state.touches,
+            shell.now,
+            lambda: self.flush(timeout_s=min(1.0, self._timeout_s)),
+            config.touch_flush_ms / 1000,
+        )
         _POOLS.add(self)
 
     @staticmethod
@@ -135,15 +131,7 @@ class Pool:
         a contiguous prefix (no holes), whatever happens.
         """
         items = as_items(keys, values, parents, parent)
-        count, least = as_replicas(replicas, min_replicas)
-        options = PutOptions(
-            count,
-            least,
-            as_pin(pin),
-            expiry_ms(ttl_s),
-            chain=parents == "chain",
-            replace=replace,
-        )
+        options = as_options(replicas, min_replicas, pin, ttl_s, parents == "chain", replace)
         if not items:
             return []
         return self._shell.run(
@@ -230,15 +218,15 @@ class Pool:
             if isinstance(placement, Miss):
                 return View(None, placement, None, None)
             replica = placement.replicas[0]
-            if self._may_pin(placement.size):
-                pin = replica.port.pin(replica.slot, replica.generation, verify)
-                if not isinstance(pin, int):
-                    self._state.touches.add(placement.row, placement.sequence, self._shell.now())
-                    return View(memoryview(pin), None, pin, self)  # type: ignore[arg-type]
-                self.unpinned(placement.size)
-                if pin != -1 - Status.MOVED:
-                    break
-                self._state.forget(key, placement)
+            self._pins.take(placement.size)
+            pin = replica.port.pin(replica.slot, replica.generation, verify)
+            if not isinstance(pin, int):
+                self._state.touches.add(placement.row, placement.sequence, self._shell.now())
+                return View(memoryview(pin), None, pin, self._pins)  # type: ignore[arg-type]
+            self._pins.give_back(placement.size)
+            if pin != -1 - Status.MOVED:
+                break
+            self._state.forget(key, placement)
         result = self._fetch([key], None, timeout_s)[0]
         if isinstance(result, Miss):
             return View(None, result, None, None)
@@ -346,8 +334,7 @@ class Pool:
         self._shell.run(operations.flush, self._timeout(timeout_s))
 
     def close(self) -> None:
-        self._closing.set()
-        self._flusher.join(timeout=5)
+        self._flusher.close()
         self._shell.close()
 
     def __enter__(self) -> Pool:
@@ -362,22 +349,6 @@ class Pool:
         self.close()
 
     # --- inside -----------------------------------------------------------------------------------
-
-    def unpinned(self, size: int) -> None:
-        """A view of `size` bytes was closed."""
-        with self._pin_lock:
-            self._pinned_bytes -= size
-
-    def _may_pin(self, size: int) -> bool:
-        with self._pin_lock:
-            self._pinned_bytes += size
-            if self._pinned_bytes <= self._config.pinned_bytes_max:
-                return True
-            self._pinned_bytes -= size
-        raise PoolFull(
-            f"open views hold {self._pinned_bytes} bytes, {size} more would pass pinned_bytes_max "
-            f"({self._config.pinned_bytes_max}); close views or copy with get_into"
-        )
 
     def _place(self, key: bytes, fresh: bool, timeout_s: float | None) -> Placement | Miss:
         cached = self._state.cache.get(key)
@@ -400,16 +371,6 @@ class Pool:
     def _timeout(self, timeout_s: float | None) -> float:
         return self._timeout_s if timeout_s is None else timeout_s
 
-    def _flush_touches(self) -> None:
-        """Reads that ride on no request are reported at the latest after touch_flush_ms."""
-        pause = self._config.touch_flush_ms / 1000
-        while not self._closing.wait(pause):
-            if len(self._state.touches) and self._shell.now() - self._state.touches.oldest >= pause:
-                try:
-                    self.flush(timeout_s=min(1.0, self._timeout_s))
-                except Exception:
-                    continue
-
 
 _POOLS: weakref.WeakSet[Pool] = weakref.WeakSet()
 
@@ -421,42 +382,3 @@ def _forget_placements() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_placements)
-
-
-def expiry_ms(ttl_s: float | None) -> int:
-    """The wall-clock moment (ms since 1970) a time to live ends at; 0: never."""
-    if ttl_s is None:
-        return 0
-    if not ttl_s > 0:
-        raise BadInput(f"ttl_s must be positive, not {ttl_s!r}")
-    return SystemClock().wall_ms() + max(1, int(ttl_s * 1000))
-
-
-def client_config(
-    master: str | None = None, token: str | None = None, timeout_s: float | None = None
-) -> ClientConfig:
-    """What the caller gives, then the environment, the file, the defaults. Raises BadConfig."""
-    given = {
-        "master": master,
-        "token": token,
-        "timeout_ms": None if timeout_s is None else max(1, int(timeout_s * 1000)),
-    }
-    return SCHEMA.load(ClientConfig, cli=given, env=os.environ).value
-
-
-def connect(
-    master: str | None = None, *, token: str | None = None, timeout_s: float | None = None
-) -> Pool:
-    """A client of the pool whose master listens at `master` ("host:port").
-
-    What is not given comes from MOONPOOL_* variables and the configuration file (see
-    `moonpool config`). Raises Unreachable, Refused, ProtocolMismatch, BadConfig.
-    """
-    config = client_config(master=master, token=token, timeout_s=timeout_s)
-    shell = BlockingShell(config)
-    try:
-        shell.connect(config.timeout_ms / 1000)
-    except BaseException:
-        shell.close()
-        raise
-    return Pool(shell, config)

@@ -118,3 +118,11 @@ class ObjectInfo(NamedTuple):
     key: bytes
     size: int
     replicas: int
+
+
+# Named here: inside the faces' classes `list` is a method.
+Answers = list[Hit | Miss]
+PutResults = list[PutResult]
+Bools = list[bool]
+Objects = list[ObjectInfo]
+RemoveStatuses = list[RemoveStatus]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from moonpool.pool.results import Miss
 
 if TYPE_CHECKING:
-    from moonpool.pool.pool import Pool
+    from moonpool.pool.pins import PinBudget
     from moonpool.pool.ports import View as Pin
 
 
@@ -19,12 +19,12 @@ class View:
     while slices of it are alive."""
 
     def __init__(
-        self, data: memoryview | None, miss: Miss | None, pin: Pin | None, pool: Pool | None
+        self, data: memoryview | None, miss: Miss | None, pin: Pin | None, pins: PinBudget | None
     ) -> None:
         self.data = data
         self.miss = miss
         self._pin = pin
-        self._pool = pool
+        self._pins = pins
         self._size = data.nbytes if data is not None else 0
 
     @property
@@ -40,8 +40,8 @@ class View:
         if self._pin is not None:
             self._pin.release()
         self.data = None
-        if self._pin is not None and self._pool is not None:
-            self._pool.unpinned(self._size)
+        if self._pin is not None and self._pins is not None:
+            self._pins.give_back(self._size)
         self._pin = None
 
     def __enter__(self) -> memoryview | None:
@@ -61,5 +61,5 @@ class View:
             try:
                 self.close()
             except BufferError:
-                if self._pin is not None and self._pool is not None:
-                    self._pool.unpinned(self._size)  # nobody will tell us when the slices end
+                if self._pin is not None and self._pins is not None:
+                    self._pins.give_back(self._size)  # nobody will tell us when the slices end

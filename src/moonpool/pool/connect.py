@@ -1,0 +1,39 @@
+"""Opening a pool of processes: its settings, and the first connection to its master."""
+
+from __future__ import annotations
+
+import os
+
+from moonpool.core.sections import SCHEMA, ClientConfig
+from moonpool.pool.pool import Pool
+from moonpool.pool.shell import BlockingShell
+
+
+def client_config(
+    master: str | None = None, token: str | None = None, timeout_s: float | None = None
+) -> ClientConfig:
+    """What the caller gives, then the environment, the file, the defaults. Raises BadConfig."""
+    given = {
+        "master": master,
+        "token": token,
+        "timeout_ms": None if timeout_s is None else max(1, int(timeout_s * 1000)),
+    }
+    return SCHEMA.load(ClientConfig, cli=given, env=os.environ).value
+
+
+def connect(
+    master: str | None = None, *, token: str | None = None, timeout_s: float | None = None
+) -> Pool:
+    """A client of the pool whose master listens at `master` ("host:port").
+
+    What is not given comes from MOONPOOL_* variables and the configuration file (see
+    `moonpool config`). Raises Unreachable, Refused, ProtocolMismatch, BadConfig.
+    """
+    config = client_config(master=master, token=token, timeout_s=timeout_s)
+    shell = BlockingShell(config)
+    try:
+        shell.connect(config.timeout_ms / 1000)
+    except BaseException:
+        shell.close()
+        raise
+    return Pool(shell, config)
