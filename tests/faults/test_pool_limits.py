@@ -65,15 +65,16 @@ def test_a_full_pool_says_so_after_a_bounded_wait(pool: Pool) -> None:
 
 def test_a_batch_that_does_not_fit_is_a_prefix_or_nothing(pool: Pool) -> None:
     """P9 on a full pool: what is stored of a chain has no hole."""
-    keys = [f"chain/{i}" for i in range(24)]
-    values = [stamp(key, MIB) for key in keys]
+    sizes = [MIB] * 14 + [4 * MIB] + [KIB] * 9  # the small ones would fit behind the large one
+    keys = [f"chain/{i}" for i in range(len(sizes))]
+    values = [stamp(key, size) for key, size in zip(keys, sizes, strict=True)]
     results = pool.put_many(keys, values, parents="chain", pin="hard", timeout_s=2)
     stored = [result.ok for result in results]
     assert stored == sorted(stored, reverse=True), "a hole"
     assert pool.match_prefix(keys).count == sum(stored)
     assert pool.exists(keys) == stored
-    for key in keys[: sum(stored)]:
-        assert pool.get(key) == stamp(key, MIB)
+    for key, value in zip(keys[: sum(stored)], values, strict=False):
+        assert pool.get(key) == value
 
 
 def test_an_unpinned_pool_is_never_full(pool: Pool) -> None:

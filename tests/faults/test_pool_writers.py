@@ -31,7 +31,8 @@ RESERVATION_MS = 1000
 
 @pytest.fixture(scope="module")
 def rig() -> Iterator[Rig]:
-    with running(nodes=1, memory=24 * MIB) as rig:
+    # Only the end of its session may free what a dead writer held: its time is not over.
+    with running(nodes=1, memory=24 * MIB, reservation_ms=120_000) as rig:
         yield rig
 
 

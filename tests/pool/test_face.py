@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -181,7 +181,7 @@ def test_an_object_that_can_never_fit(pool: Any) -> None:
 
 
 def test_bad_input(pool: Any) -> None:
-    for call, error in (
+    calls: list[tuple[Callable[[], object], type[Exception]]] = [
         (lambda: pool.put("", VALUE), BadKey),
         (lambda: pool.get("k" * 1025), BadKey),
         (lambda: pool.put("k", 5), BadInput),
@@ -190,7 +190,8 @@ def test_bad_input(pool: Any) -> None:
         (lambda: pool.put("k", VALUE, ttl_s=0), BadInput),
         (lambda: pool.put_many(["a"], []), BadSize),
         (lambda: pool.get_into("k", bytes(5)), BadInput),
-    ):
+    ]
+    for call, error in calls:
         with pytest.raises(error):
             call()
 
