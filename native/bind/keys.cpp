@@ -3,6 +3,8 @@
 #include <cstring>
 #include <limits>
 #include <stdexcept>
+#include <string_view>
+#include <vector>
 
 #include "bind.hpp"
 
@@ -12,50 +14,99 @@ using namespace nb::literals;
 namespace moonpool {
 namespace {
 
-bool are_keys(const nb::list& keys, std::size_t bytes_max) {
-  for (const nb::handle key : keys) {
-    if (!PyBytes_CheckExact(key.ptr())) return false;
-    const auto size = static_cast<std::size_t>(PyBytes_GET_SIZE(key.ptr()));
-    if (size == 0 || size > bytes_max) return false;
-  }
-  return true;
+constexpr std::size_t kBlobBytesMax = std::numeric_limits<std::uint32_t>::max();
+constexpr std::size_t kKeyBytesMax = 1024;
+
+std::string_view view_of(PyObject* bytes) {
+  return {PyBytes_AS_STRING(bytes), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes))};
 }
 
-nb::object new_bytes(std::size_t size) {
-  return nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
+/// The bytes of a key; empty when it is none: another type, too long, text that is not Unicode.
+std::string_view key_of(PyObject* key) {
+  std::string_view bytes;
+  if (PyBytes_CheckExact(key)) {
+    bytes = view_of(key);
+  } else if (PyUnicode_CheckExact(key)) {
+    Py_ssize_t size = 0;
+    const char* text = PyUnicode_AsUTF8AndSize(key, &size);
+    if (text == nullptr) {
+      PyErr_Clear();
+    } else {
+      bytes = {text, static_cast<std::size_t>(size)};
+    }
+  }
+  return bytes.size() <= kKeyBytesMax ? bytes : std::string_view{};
 }
 
-nb::tuple join_keys(const nb::list& keys) {
-  std::size_t total = 0;
-  for (const nb::handle key : keys) {
-    if (!PyBytes_Check(key.ptr())) throw nb::type_error("a key of a batch is not bytes");
-    total += static_cast<std::size_t>(PyBytes_GET_SIZE(key.ptr()));
-  }
-  if (total > std::numeric_limits<std::uint32_t>::max()) {
-    throw std::invalid_argument("a batch's keys are longer than 4 GiB together");
-  }
-  nb::object blob = new_bytes(total);
-  nb::object ends = new_bytes(keys.size() * sizeof(std::uint32_t));
-  if (!blob.is_valid() || !ends.is_valid()) throw nb::python_error();
+nb::object new_bytes(const char* from, std::size_t size) {
+  nb::object made = nb::steal(PyBytes_FromStringAndSize(from, static_cast<Py_ssize_t>(size)));
+  if (!made.is_valid()) throw nb::python_error();
+  return made;
+}
+
+/// (blob, ends). The views point into objects that live: no Python code runs meanwhile.
+nb::tuple join(const std::vector<std::string_view>& keys, std::size_t total) {
+  nb::object blob = new_bytes(nullptr, total);
+  nb::object ends = new_bytes(nullptr, keys.size() * sizeof(std::uint32_t));
   char* to = PyBytes_AS_STRING(blob.ptr());
   char* end = PyBytes_AS_STRING(ends.ptr());
   std::uint32_t at = 0;
-  for (const nb::handle key : keys) {
-    const auto size = static_cast<std::uint32_t>(PyBytes_GET_SIZE(key.ptr()));
-    std::memcpy(to + at, PyBytes_AS_STRING(key.ptr()), size);
-    at += size;
+  for (const std::string_view key : keys) {
+    std::memcpy(to + at, key.data(), key.size());
+    at += static_cast<std::uint32_t>(key.size());
     std::memcpy(end, &at, sizeof at);
     end += sizeof at;
   }
   return nb::make_tuple(blob, ends);
 }
 
+nb::tuple join_keys(const nb::list& keys) {
+  std::vector<std::string_view> views;
+  views.reserve(keys.size());
+  std::size_t total = 0;
+  for (const nb::handle key : keys) {
+    if (!PyBytes_Check(key.ptr())) throw nb::type_error("a key of a batch is not bytes");
+    total += views.emplace_back(view_of(key.ptr())).size();
+  }
+  if (total > kBlobBytesMax) {
+    throw std::invalid_argument("a batch's keys are longer than 4 GiB together");
+  }
+  return join(views, total);
+}
+
+nb::object encode_keys(const nb::list& keys) {
+  nb::list encoded;
+  for (const nb::handle key : keys) {
+    const std::string_view bytes = key_of(key.ptr());
+    if (bytes.empty()) return nb::none();
+    if (PyBytes_CheckExact(key.ptr())) {
+      encoded.append(key);
+    } else {
+      encoded.append(new_bytes(bytes.data(), bytes.size()));
+    }
+  }
+  return encoded;
+}
+
+nb::object pack_keys(const nb::list& keys) {
+  std::vector<std::string_view> views;
+  views.reserve(keys.size());
+  std::size_t total = 0;
+  for (const nb::handle key : keys) {
+    total += views.emplace_back(key_of(key.ptr())).size();
+    if (views.back().empty() || total > kBlobBytesMax) return nb::none();
+  }
+  return join(views, total);
+}
+
 }  // namespace
 
 void bind_keys(nb::module_& m) {
-  m.def("are_keys", are_keys, "keys"_a, "bytes_max"_a,
-        "Whether each is a bytes object of 1 to bytes_max bytes.");
+  m.def("encode_keys", encode_keys, "keys"_a,
+        "str and bytes as a list of bytes; None when one is no key of 1 to 1024 bytes.");
   m.def("join_keys", join_keys, "keys"_a,
         "The keys back to back, and the end of each in there as u32, both as bytes.");
+  m.def("pack_keys", pack_keys, "keys"_a,
+        "As join_keys, of str and bytes; None when one is no key of 1 to 1024 bytes.");
 }
 }  // namespace moonpool

@@ -56,11 +56,15 @@ def block_hashes_u64(
 
 # ---- keys: batches of keys ----
 
-def are_keys(keys: list[Any], bytes_max: int) -> bool:
-    """Whether each is a bytes object of 1 to `bytes_max` bytes."""
+def encode_keys(keys: list[Any]) -> list[bytes] | None:
+    """Text as UTF-8, bytes as they are. None when one is no key: not exactly str or bytes, or not
+    1 to 1024 bytes long."""
 
 def join_keys(keys: list[bytes]) -> tuple[bytes, bytes]:
     """The keys back to back, and the end of each in there as u32. Raises TypeError, ValueError."""
+
+def pack_keys(keys: list[Any]) -> tuple[bytes, bytes] | None:
+    """join_keys of encode_keys, without the objects in between."""
 
 # ---- segment: shared memory that describes itself ----
 # Single calls answer bytes or a size, or -1 - status; batches answer status columns.

@@ -1,9 +1,11 @@
 """Frames over a blocking socket: what the sync client and the command line talk through.
 
-Every call has a deadline; no wait spins. One thread at a time uses a stream.
+Every call has a deadline; no wait spins. One thread at a time uses a stream. The kernel keeps the
+time (SO_RCVTIMEO, SO_SNDTIMEO): a receive is one system call, where Python's timeouts poll first.
 """
 
 import socket
+import struct
 
 from moonpool.core.clock import Clock, Deadline, SystemClock
 from moonpool.core.errors import Closed, DeadlineExceeded, Unreachable
@@ -20,6 +22,8 @@ from moonpool.core.wire import (
 )
 
 _READ_BYTES = 64 << 10
+_TIMEVAL = struct.Struct("@ll")
+_WAIT_MIN_S = 0.0005  # zero would mean for ever
 
 
 class FrameStream:
@@ -37,6 +41,8 @@ class FrameStream:
         self._start = self._end = 0  # received and not yet taken: _buffer[_start:_end]
         self._header: Header | None = None
         self._closed = False
+        self._wait_s = 0.0  # what the kernel was told; 0: nothing yet
+        sock.settimeout(None)
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -55,10 +61,13 @@ class FrameStream:
         frame = encode_frame(kind, payload, self.max_frame)
         self._arm(deadline, "send")
         try:
-            self._sock.sendall(frame)
-        except TimeoutError as error:
+            sent = self._send_some(frame)
+            while sent < len(frame):
+                self._arm(deadline, "send: the peer did not take the frame in time")
+                sent += self._send_some(memoryview(frame)[sent:])
+        except DeadlineExceeded:
             self.close()
-            raise DeadlineExceeded("send: the peer did not take the frame in time") from error
+            raise
         except OSError as error:
             self.close()
             raise Unreachable(f"send: the connection broke: {error}") from error
@@ -84,6 +93,12 @@ class FrameStream:
             self.close()
             raise
 
+    def _send_some(self, data: bytes | memoryview) -> int:
+        try:
+            return self._sock.send(data)
+        except BlockingIOError:
+            return 0
+
     def _fill(self, wanted: int, deadline: Deadline) -> None:
         """Receive until `wanted` bytes (checked against max_frame) lie in the buffer."""
         if self._end - self._start >= wanted:
@@ -93,8 +108,8 @@ class FrameStream:
             self._arm(deadline, "receive")
             try:
                 got = self._sock.recv_into(self._view[self._end :])
-            except TimeoutError as error:
-                raise DeadlineExceeded("receive: the peer did not answer in time") from error
+            except BlockingIOError:
+                continue
             except OSError as error:
                 raise Unreachable(f"receive: the connection broke: {error}") from error
             if got == 0:
@@ -117,9 +132,15 @@ class FrameStream:
         )
 
     def _arm(self, deadline: Deadline, what: str) -> None:
+        """Have the kernel end the next wait before the deadline. It is told anew only when what it
+        was told last is too late, or so early that the waits would come in many pieces."""
         if self._closed:
             raise Closed(f"{what}: this connection was closed; connect again")
-        now_s = self._clock.monotonic()
-        if now_s >= deadline.at_s:
-            deadline.check(now_s, what)  # raises
-        self._sock.settimeout(deadline.at_s - now_s)
+        left_s = deadline.at_s - self._clock.monotonic()
+        if left_s <= 0:
+            deadline.check(self._clock.monotonic(), what)  # raises
+        if not left_s * 0.8 <= self._wait_s <= left_s:
+            self._wait_s = max(left_s * 0.95, _WAIT_MIN_S)
+            wait = _TIMEVAL.pack(int(self._wait_s), int(self._wait_s % 1 * 1e6))
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)

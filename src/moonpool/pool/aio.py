@@ -28,7 +28,16 @@ from moonpool.pool import messages as m
 from moonpool.pool import operations
 from moonpool.pool.client_state import ClientState
 from moonpool.pool.connect import client_config
-from moonpool.pool.inputs import Key, Pin, as_items, as_key, as_keys, as_options, as_target
+from moonpool.pool.inputs import (
+    Key,
+    Pin,
+    as_items,
+    as_key,
+    as_key_column,
+    as_keys,
+    as_options,
+    as_target,
+)
 from moonpool.pool.link import AsyncLink
 from moonpool.pool.openers import PortOpener
 from moonpool.pool.operations import EventBatch
@@ -216,7 +225,7 @@ class AsyncPool:
         return await self._fetch(as_keys(keys), [as_target(b) for b in buffers], timeout_s)
 
     async def exists(self, keys: Sequence[Key], *, timeout_s: float | None = None) -> Bools:
-        encoded = as_keys(keys)
+        encoded = as_key_column(keys)
         return await self._run(lambda context: operations.exists(context, encoded), timeout_s)
 
     async def match_prefix(

@@ -6,7 +6,7 @@ The placement cache is a hint. Generations make a stale entry harmless: it answe
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -49,8 +49,20 @@ class TouchLog:
         self._rows.append(row)
         self._sequences.append(sequence)
         if len(self._rows) > self.entries_max:
-            del self._rows[: self.entries_max // 2]
-            del self._sequences[: self.entries_max // 2]
+            self._shorten()
+
+    def extend(self, rows: Iterable[int], sequences: Iterable[int], now: float) -> None:
+        """As many reads, oldest first."""
+        if not self._rows:
+            self.oldest = now
+        self._rows.extend(rows)
+        self._sequences.extend(sequences)
+        if len(self._rows) > self.entries_max:
+            self._shorten()
+
+    def _shorten(self) -> None:
+        del self._rows[: -self.entries_max // 2]
+        del self._sequences[: -self.entries_max // 2]
 
     def take(self) -> Touches:
         """Everything logged so far, as a column; the log is empty afterwards."""

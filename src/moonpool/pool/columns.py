@@ -15,7 +15,7 @@ NO_SEGMENT = 0xFFFF
 
 
 def pack_keys(keys: Sequence[bytes]) -> KeyColumn:
-    return KeyColumn(*join_keys(list(keys)))
+    return KeyColumn(*join_keys(keys if type(keys) is list else list(keys)))
 
 
 def unpack_keys(column: KeyColumn) -> list[bytes]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Literal
 
-from moonpool._core import are_keys
+from moonpool import _core
 from moonpool.core.clock import SystemClock
 from moonpool.core.errors import BadInput, BadKey, BadSize
+from moonpool.pool.columns import pack_keys
+from moonpool.pool.messages import KeyColumn
 from moonpool.pool.ports import Buffer
 from moonpool.pool.protocol_reserve import NO_PARENT, PutItem, PutOptions
 
@@ -34,10 +36,14 @@ def as_key(key: Key) -> bytes:
 def as_keys(keys: Sequence[Key]) -> list[bytes]:
     if isinstance(keys, str | bytes):
         raise BadKey("a sequence of keys is needed, not one key")
-    named = list(keys)
-    if are_keys(named, KEY_BYTES_MAX):
-        return cast("list[bytes]", named)
-    return [as_key(key) for key in named]
+    encoded = _core.encode_keys(keys) if type(keys) is list else None
+    return [as_key(key) for key in keys] if encoded is None else encoded
+
+
+def as_key_column(keys: Sequence[Key]) -> KeyColumn:
+    """The same in the form they travel in."""
+    packed = _core.pack_keys(keys) if type(keys) is list else None
+    return pack_keys(as_keys(keys)) if packed is None else KeyColumn(*packed)
 
 
 def as_source(value: Buffer) -> tuple[Buffer, int]:
@@ -60,6 +66,8 @@ def as_source(value: Buffer) -> tuple[Buffer, int]:
 
 def as_target(buffer: Buffer) -> Buffer:
     """A writable, C-contiguous buffer. Raises BadInput."""
+    if type(buffer) is bytearray:
+        return buffer
     if not isinstance(buffer, bytearray | memoryview) and hasattr(buffer, "detach"):
         buffer = buffer.detach().numpy()
     try:

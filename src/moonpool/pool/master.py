@@ -37,6 +37,7 @@ SEND_BUFFER_MAX = 64 << 20  # a peer that does not read is cut off beyond this
 SESSIONS_MAX = 4096
 HANDSHAKE_S = 5.0
 TICK_MIN_S = 0.001
+LOOK_S = 0.005  # a new deadline is noticed so late at most
 
 
 class MasterServer:
@@ -53,6 +54,7 @@ class MasterServer:
         self._next_session = 1
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._look: asyncio.TimerHandle | None = None
 
     async def start(self) -> str:
         """Listen; returns the address, "host:port". Raises TransferError."""
@@ -68,8 +70,9 @@ class MasterServer:
         return f"{host}:{port}"
 
     async def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._look):
+            if timer is not None:
+                timer.cancel()
         if self._server is not None:
             self._server.close()
         for connection in list(self._sessions.values()):
@@ -114,13 +117,17 @@ class MasterServer:
             connection = self._sessions.get(effect.session)
             if connection is not None:
                 connection.send(effect.message, effect.request_id)
-        self._schedule()
+        if self._look is None:
+            self._look = asyncio.get_running_loop().call_later(LOOK_S, self._schedule)
 
     def _tick(self) -> None:
         self._timer = None
         self._perform(self.machine.tick(self.clock.monotonic()))
 
     def _schedule(self) -> None:
+        """Set the timer to the machine's next deadline. It is asked for once for all the requests
+        of LOOK_S, because the answer costs a third of a small request."""
+        self._look = None
         deadline = self.machine.next_deadline()
         if deadline is None:
             return

@@ -51,9 +51,9 @@ def get_many(
     return (yield from fetch(context, keys, buffers, verify=verify))
 
 
-def exists(context: Context, keys: Sequence[bytes]) -> Protocol[list[bool]]:
+def exists(context: Context, keys: m.KeyColumn) -> Protocol[list[bool]]:
     """Never extends a life: recency comes from reads."""
-    message = m.Exists(pack_keys(keys), context.state.touches.take())
+    message = m.Exists(keys, context.state.touches.take())
     reply = yield from ask(context, message)
     answered(reply, m.Existence)
     assert isinstance(reply, m.Existence)

@@ -17,6 +17,7 @@ from moonpool.pool.inputs import (
     Pin,
     as_items,
     as_key,
+    as_key_column,
     as_keys,
     as_options,
     as_target,
@@ -254,7 +255,7 @@ class Pool:
     ) -> bool | list[bool]:
         """Whether a key, or each of several, is committed and readable. Extends no life."""
         single = isinstance(key, str | bytes)
-        keys = [as_key(key)] if isinstance(key, str | bytes) else as_keys(key)
+        keys = as_key_column([key] if isinstance(key, str | bytes) else key)
         found = self._shell.run(
             lambda context: operations.exists(context, keys), self._timeout(timeout_s)
         )

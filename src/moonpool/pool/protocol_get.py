@@ -160,33 +160,30 @@ def _fetch_known(
     """The usual batch: all placements known, all best copies on one segment mapped here, all of
     them as they should be. None: something is not so."""
     state = context.state
-    placements = [placement for key in keys if (placement := state.cache.get(key)) is not None]
+    placements = list(filter(None, map(state.cache.get, keys)))
     if not placements or len(placements) < len(keys):
         return None
-    replicas = [placement.replicas[0] for placement in placements]
-    port = replicas[0].port
-    if not port.local or any(replica.port is not port for replica in replicas):
+    ports, slots, generations = zip(*[p.replicas[0] for p in placements], strict=True)
+    port = ports[0]
+    if not port.local or ports.count(port) < len(ports):
         return None
     targets = buffers
     if targets is None:
         ends = list(accumulate(placement.size for placement in placements))
         memory = np.empty(ends[-1], np.uint8).data
         targets = [memory[a:b] for a, b in zip([0, *ends], ends, strict=False)]
-    call = ReadCall(
-        np.array([replica.slot for replica in replicas], np.uint32),
-        np.array([replica.generation for replica in replicas], np.uint64),
-        targets,
-        verify,
-    )
+    call = ReadCall(np.array(slots, np.uint32), np.array(generations, np.uint64), targets, verify)
     (outcome,) = yield from call_all(context, [(port, call)])
     if outcome.status.any():
         return None
-    now = context.now()
-    for placement in reversed(placements):
-        state.touches.add(placement.row, placement.sequence, now)
+    placements.reverse()
+    rows, sequences = [p.row for p in placements], [p.sequence for p in placements]
+    state.touches.extend(rows, sequences, context.now())
     if buffers is None:
         return [Hit(target.nbytes, port.node, target.tobytes()) for target in targets]
-    return [Hit(size, port.node, None) for size in outcome.sizes.tolist()]
+    sizes = outcome.sizes.tolist()
+    hits = {size: Hit(size, port.node) for size in set(sizes)}
+    return [hits[size] for size in sizes]
 
 
 def touch(context: Context, keys: Sequence[bytes]) -> None:
