@@ -114,13 +114,14 @@ class Admission:
         if granted.size == 0:
             self._clean(rows)
             return self._none(put, status, rows, retirements)
+        childless = self._move_ghosts(rows[granted], parents[granted])
         attempts = np.zeros(n, np.uint64)
         replacing = table.state[rows[granted]] == COMMITTED
         attempts[granted] = self._promise(put, rows, parents, granted, targets, now, replacing)
         if granted.size == n and put.replicas == 1 and (targets == targets[0, 0]).all():
             self._mark_whole(put, int(attempts[0]), int(targets[0, 0]), sum(put.sizes.tolist()))
-        if granted.size < n:
-            self._clean(rows)
+        if granted.size < n or childless.size:
+            self._clean(np.concatenate([rows, childless]))
         return Admitted(status, rows, attempts, targets, retirements)
 
     def _admit_whole(
@@ -162,9 +163,9 @@ class Admission:
         return Admitted(status, rows, np.zeros(status.size, np.uint64), segments, retirements)
 
     def _clean(self, rows: I32) -> None:
-        """Rows made for this call that were not granted go again."""
+        """Rows made or kept for this call that hold nothing go."""
         state = self._rows.table.state
-        unused = np.unique(rows[state[rows] == 0])
+        unused = np.unique(rows[(state[rows] == 0) | (state[rows] == GHOST)])
         if unused.size:
             state[unused] = GHOST
             self._rows.prune(unused)
@@ -175,13 +176,27 @@ class Admission:
         return self._none(put, status, rows, retirements)
 
     def _link(self, put: PutRequest, rows: I32, parents: I32, status: U8) -> None:
-        """Put keys without a value under their parents; a parent below its own child is refused."""
+        """Put new keys under their parents; a parent below its own child is refused. Ghosts go
+        back to where they were: they move when they are granted."""
         table = self._rows.table
         places = np.flatnonzero((status == _GRANTED) & (table.state[rows] != COMMITTED))
-        linked = table.set_parent(rows[places], parents[places])
+        mine = rows[places]
+        before = table.parent[mine]
+        linked = table.set_parent(mine, parents[places])
+        moved = linked & (table.state[mine] == GHOST)
+        if moved.any():
+            # Last first, so that each step back leads to a tree that was.
+            back = np.flatnonzero(moved)[::-1]
+            table.set_parent(mine[back], before[back])
         if not linked.all():
             status[places[~linked]] = _INVALID
             spread(put, status)
+
+    def _move_ghosts(self, rows: I32, parents: I32) -> I32:
+        """Granted keys that kept a row for their children take their new parents. Returns the
+        ghosts that this left without a child."""
+        ghosts = self._rows.table.state[rows] == GHOST
+        return self._rows.link(rows[ghosts], parents[ghosts]) if ghosts.any() else rows[:0]
 
     # Where it goes.
 

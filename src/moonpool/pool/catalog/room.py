@@ -61,4 +61,6 @@ class Room:
                 if plan.objects == 0:
                     break
                 retirements += self.evict(plan.rows(0, min(short, plan.objects)), wall_ms, now)
+        # Sheltered rows that lost their last child have waited for this.
+        self._rows.prune(np.unique(known[known >= 0]))
         return retirements

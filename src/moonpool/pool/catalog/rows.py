@@ -17,6 +17,7 @@ from moonpool.pool.catalog.base import (
     LEASED,
     ORPHAN,
     RESERVED,
+    SHELTERED,
     U8,
     U32,
     U64,
@@ -148,11 +149,23 @@ class Rows:
         segment.add(replicas, slots, total(self.table.size[rows]))
         return replicas
 
+    def link(self, rows: I32, parents: I32) -> I32:
+        """Put rows under these parents (-1: none); the ghosts (each once) that have lost their
+        last child by it, to be pruned."""
+        table = self.table
+        before = table.parent[rows]
+        table.set_parent(rows, parents)
+        left = np.unique(before[(before >= 0) & (before != parents)])
+        childless: I32 = left[(table.state[left] == GHOST) & (table.children[left] == 0)]
+        return childless
+
     def prune(self, rows: I32) -> None:
-        """Erase those of these rows (each once) that hold nothing: and then their parents."""
+        """Erase those of these rows (each once) that hold nothing: and then their parents. Rows
+        of the batch being admitted stay."""
         table = self.table
         while rows.size:
             idle = (table.state[rows] == GHOST) & (table.children[rows] == 0)
+            idle &= (table.flags[rows] & SHELTERED) == 0
             rows = rows[idle]
             parents = table.parent[rows]
             self._erase(rows)

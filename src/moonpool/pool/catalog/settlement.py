@@ -233,7 +233,7 @@ class Settlement:
         """Columns of a batch in which some keys replace: theirs could not be set before."""
         table = self._rows.table
         places = (table.attempt[rows] - np.uint64(batch.first)).astype(np.int64)
-        table.set_parent(rows, parents)
+        childless = self._rows.link(rows, parents)
         table.state[rows] = RESERVED
         table.flags[rows] = 0
         table.tenant[rows] = batch.tenant
@@ -243,3 +243,4 @@ class Settlement:
         table.expiry_ms[rows] = batch.expiry_ms
         table.pin[rows] = batch.pin
         table.wanted[rows] = batch.wanted
+        self._rows.prune(childless)
