@@ -36,6 +36,25 @@ class Removal:
 
 
 @dataclass
+class Outages:
+    """When nodes were away and masters died, for the one case no memory of a removal can outlive:
+    a node away missed it, and then the master and the nodes that remembered it went together. Until
+    these are back the value may be seen again (docs/protocol.md); then it is gone for good."""
+
+    away: list[tuple[str, float, float]] = field(default_factory=list)
+    master_deaths: list[float] = field(default_factory=list)
+
+    def excuse(self, superseded: tuple[float, float], hit: float) -> bool:
+        begin, end = superseded
+        missed = {name for name, a, b in self.away if a <= end and begin <= b}
+        return any(
+            begin <= death <= hit
+            and any(a <= hit and death <= b and missed - {name} for name, a, b in self.away)
+            for death in self.master_deaths
+        )
+
+
+@dataclass
 class History:
     """P1 (bytes of one current put), P2 (nothing of a failed put), P3, P5, P7 as checks."""
 
@@ -44,6 +63,7 @@ class History:
     hits: int = 0
     misses: int = 0
     problems: list[str] = field(default_factory=list)
+    outages: Outages = field(default_factory=Outages)
 
     def begin_put(
         self, key: bytes, size: int, now: float, parent: bytes | None, replace: bool
@@ -68,7 +88,7 @@ class History:
             self.problems.append(f"P1: {what}, which began only at {put.begin:.4f}")
         if put.outcome == "failed" and put.end < begin:
             self.problems.append(f"P2: {what}, which had failed at {put.end:.4f}")
-        later = self._superseded(put, begin)
+        later = self._superseded(put, begin, end)
         if later:
             self.problems.append(f"P1/P5: {what}, although {later}")
 
@@ -89,7 +109,7 @@ class History:
             return None
         return put
 
-    def _superseded(self, put: Put, begin: float) -> str:
+    def _superseded(self, put: Put, begin: float, end: float) -> str:
         """Why `put` cannot be current any more at `begin`; empty if it can."""
         if put.outcome != "stored":
             return ""  # unknown outcome: it may have become visible late
@@ -99,6 +119,7 @@ class History:
                 and removal.acknowledged
                 and put.end < removal.begin
                 and removal.end < begin
+                and not self.outages.excuse((removal.begin, removal.end), end)
             ):
                 return f"it was removed at {removal.end:.4f}"
         for other in self.puts:
@@ -108,6 +129,7 @@ class History:
                 and other.outcome == "stored"
                 and put.end < other.begin
                 and other.end < begin
+                and not self.outages.excuse((other.begin, other.end), end)
             ):
                 return f"put {other.number} had replaced it at {other.end:.4f}"
         return ""

@@ -17,13 +17,14 @@ from moonpool.pool.protocol_reserve import NO_PARENT, PutItem, PutOptions
 from moonpool.pool.results import Hit, Miss, PutResult, PutStatus, RemoveStatus
 from tests.sim.actors import ClientActor, MasterActor, NodeActor, SimPort
 from tests.sim.history import HEADER, History, stamp
-from tests.sim.world import World
+from tests.sim.world import Process, World
 
 WORK_S = 6.0
 QUIET_S = 8.0
 TIMEOUT_S = 1.5
 CHAINS = 3
 DEPTH = 5
+REPORT_S = 1.5  # a returning node has rejoined and reported
 
 
 @dataclass(frozen=True)
@@ -261,6 +262,7 @@ class Scenario:
         elif kind == "stop":
             process = self.random.choice([self.master, *self.nodes, *self.clients])
             process.stop()
+            self._away(process, pause)
             self.world.after(pause, process.resume)
         else:
             connections = list(self.master.sessions.values())
@@ -268,11 +270,19 @@ class Scenario:
                 connection = self.random.choice(connections)
                 self.world.note(f"cut of {connection.ends[0].name} for {pause} s")
                 connection.hold(pause)
+                self._away(connection.ends[0], pause)
                 if self.random.random() < 0.5:
                     self.world.after(pause / 2, connection.break_off)
 
+    def _away(self, process: Process, pause: float) -> None:
+        """From now on, and until its next report after the pause."""
+        if isinstance(process, NodeActor):
+            now = self.world.now
+            self.history.outages.away.append((process.name, now, now + pause + REPORT_S))
+
     def _kill_master(self, pause: float) -> None:
         if self.master.alive:
+            self.history.outages.master_deaths.append(self.world.now)
             self.master.kill()
             self.world.after(pause, self._restart_master)
 
@@ -284,6 +294,7 @@ class Scenario:
     def _kill_node(self, node: NodeActor, pause: float) -> None:
         if node.alive:
             node.kill()
+            self._away(node, pause)
             self.world.after(pause, node.restart)
 
     def _revive(self, client: ClientActor) -> None:
