@@ -35,8 +35,8 @@ def stamp(key: str, size: int) -> bytes:
 
 
 def seed(given: int = 0) -> random.Random:
-    """Fresh randomness; the printed number replays it: MOONPOOL_TEST_SEED=number."""
-    number = given or int(os.environ.get("MOONPOOL_TEST_SEED", 0)) or random.randrange(1 << 32)
+    """Fresh randomness; the printed number replays it: FAULTS_SEED=number."""
+    number = given or int(os.environ.get("FAULTS_SEED", 0)) or random.randrange(1 << 32)
     print(f"seed {number}")
     return random.Random(number)
 

@@ -1,7 +1,7 @@
 """Few hot keys, little memory, many clients, everything killed and stopped at random: no wrong byte
 is ever read, and when it is quiet nothing is left over.
 
-MOONPOOL_STRESS_S=600 makes it long; MOONPOOL_TEST_SEED replays a failure as far as processes can.
+STRESS_S=600 in the environment makes it long; FAULTS_SEED replays one as far as processes can.
 """
 
 import os
@@ -30,7 +30,7 @@ from tests.faults.stress_client import number_of
 pytestmark = pytest.mark.faults
 
 CLIENTS = 4
-SECONDS = float(os.environ.get("MOONPOOL_STRESS_S", 4))
+SECONDS = float(os.environ.get("STRESS_S", 4))
 
 
 class Crowd:

@@ -36,7 +36,8 @@ from moonpool.pool.inputs import (
     as_key_column,
     as_keys,
     as_options,
-    as_target,
+    as_prefix,
+    as_targets,
 )
 from moonpool.pool.link import AsyncLink
 from moonpool.pool.openers import PortOpener
@@ -222,7 +223,8 @@ class AsyncPool:
     async def get_many_into(
         self, keys: Sequence[Key], buffers: Sequence[Buffer], *, timeout_s: float | None = None
     ) -> Answers:
-        return await self._fetch(as_keys(keys), [as_target(b) for b in buffers], timeout_s)
+        encoded = as_keys(keys)
+        return await self._fetch(encoded, as_targets(buffers, len(encoded)), timeout_s)
 
     async def exists(self, keys: Sequence[Key], *, timeout_s: float | None = None) -> Bools:
         encoded = as_key_column(keys)
@@ -252,7 +254,7 @@ class AsyncPool:
 
     async def list(self, prefix: Key = b"", *, timeout_s: float | None = None) -> Objects:
         """All objects whose key starts with `prefix`."""
-        encoded = prefix.encode() if isinstance(prefix, str) else bytes(prefix)
+        encoded = as_prefix(prefix)
         found: Objects = []
         cursor = 0
         while cursor >= 0:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import operator
+import sys
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal, TypeVar
+
+import numpy as np
 
 from moonpool import _core
 from moonpool.core.clock import SystemClock
@@ -14,8 +18,11 @@ from moonpool.pool.ports import Buffer
 from moonpool.pool.protocol_reserve import NO_PARENT, PutItem, PutOptions
 
 KEY_BYTES_MAX = 1024
+BATCH_KEYS_MAX = 65_536  # as the master's BATCH_MAX
 REPLICAS_MAX = 8  # as the catalog's replicas_max
+TTL_S_MAX = 1e10  # three hundred years; None is forever
 Key = str | bytes
+T = TypeVar("T", bound=Sequence[Any])
 Pin = Literal["soft", "hard"] | None
 _PINS: dict[str | None, int] = {None: 0, "soft": 1, "hard": 2}
 
@@ -23,11 +30,11 @@ _PINS: dict[str | None, int] = {None: 0, "soft": 1, "hard": 2}
 def as_key(key: Key) -> bytes:
     """A key is 1 to 1,024 bytes; text is taken as UTF-8. Raises BadKey."""
     if type(key) is str:
-        key = key.encode()
+        key = _encoded(key)
     elif type(key) is not bytes:
         if not isinstance(key, str | bytes | bytearray | memoryview):
             raise BadKey(f"a key is str or bytes, not {type(key).__name__}")
-        key = key.encode() if isinstance(key, str) else bytes(key)
+        key = _encoded(key) if isinstance(key, str) else bytes(key)
     if not 0 < len(key) <= KEY_BYTES_MAX:
         raise BadKey(f"a key of {len(key)} bytes; it takes 1 to {KEY_BYTES_MAX}")
     return key
@@ -36,31 +43,45 @@ def as_key(key: Key) -> bytes:
 def as_keys(keys: Sequence[Key]) -> list[bytes]:
     if isinstance(keys, str | bytes):
         raise BadKey("a sequence of keys is needed, not one key")
+    if not hasattr(keys, "__iter__"):
+        raise BadKey(f"a sequence of keys is needed, not {type(keys).__name__}")
     encoded = _core.encode_keys(keys) if type(keys) is list else None
-    return [as_key(key) for key in keys] if encoded is None else encoded
+    return fit_batch([as_key(key) for key in keys] if encoded is None else encoded)
 
 
 def as_key_column(keys: Sequence[Key]) -> KeyColumn:
     """The same in the form they travel in."""
     packed = _core.pack_keys(keys) if type(keys) is list else None
-    return pack_keys(as_keys(keys)) if packed is None else KeyColumn(*packed)
+    if packed is None:
+        return pack_keys(as_keys(keys))
+    fit_batch(keys)
+    return KeyColumn(*packed)
+
+
+def fit_batch(keys: T) -> T:
+    """The keys themselves. Raises BadSize when they are too many for one call."""
+    if len(keys) > BATCH_KEYS_MAX:
+        raise BadSize(f"a batch of {len(keys)} keys; at most {BATCH_KEYS_MAX}, use several")
+    return keys
+
+
+def as_prefix(prefix: Key) -> bytes:
+    """The beginning of keys; may be empty, and then begins all of them."""
+    return as_key(prefix) if prefix not in ("", b"") else b""
+
+
+def _encoded(key: str) -> bytes:
+    try:
+        return key.encode()
+    except UnicodeEncodeError as error:
+        raise BadKey(f"{key!r} is no Unicode text ({error.reason}); give bytes") from None
 
 
 def as_source(value: Buffer) -> tuple[Buffer, int]:
     """A readable, C-contiguous buffer and its bytes. Raises BadInput."""
     if type(value) is bytes:
         return value, len(value)
-    if not isinstance(value, bytes | bytearray | memoryview) and hasattr(value, "detach"):
-        value = value.detach().numpy()  # a torch tensor on the CPU, without importing torch
-    try:
-        view = memoryview(value)
-    except TypeError:
-        raise BadInput(
-            f"a value needs the buffer protocol (bytes, memoryview, numpy), "
-            f"{type(value).__name__} has none"
-        ) from None
-    if not view.c_contiguous:
-        raise BadInput("a value must be C-contiguous; numpy.ascontiguousarray makes it so")
+    value, view = _bytes_of(value, "a value")
     return value, view.nbytes
 
 
@@ -68,43 +89,99 @@ def as_target(buffer: Buffer) -> Buffer:
     """A writable, C-contiguous buffer. Raises BadInput."""
     if type(buffer) is bytearray:
         return buffer
-    if not isinstance(buffer, bytearray | memoryview) and hasattr(buffer, "detach"):
-        buffer = buffer.detach().numpy()
-    try:
-        view = memoryview(buffer)
-    except TypeError:
-        raise BadInput(
-            f"a buffer needs the buffer protocol, {type(buffer).__name__} has none"
-        ) from None
+    buffer, view = _bytes_of(buffer, "a buffer")
     if view.readonly:
         raise BadInput("the buffer is read-only; give a bytearray or a writable array")
-    if not view.c_contiguous:
-        raise BadInput("the buffer must be C-contiguous")
     return buffer
+
+
+def as_targets(buffers: Sequence[Buffer], count: int) -> list[Buffer]:
+    """One target a key. Raises BadInput, BadSize."""
+    if not hasattr(buffers, "__iter__"):
+        raise BadInput(f"a sequence of buffers is needed, not {type(buffers).__name__}")
+    targets = [as_target(buffer) for buffer in buffers]
+    if len(targets) != count:
+        raise BadSize(f"{count} keys but {len(targets)} buffers")
+    return targets
+
+
+def _bytes_of(value: Any, what: str) -> tuple[Buffer, memoryview]:
+    """A contiguous buffer that is bytes and nothing else, and a view of it. Raises BadInput."""
+    if not isinstance(value, bytes | bytearray | memoryview | np.ndarray):
+        value = _array_of(value)
+    if isinstance(value, np.ndarray):
+        refuse_references(value)
+        if value.flags.c_contiguous and value.dtype.kind in "mM":
+            value = value.view(np.int64)  # dates have no buffer, but bytes
+    try:
+        view = memoryview(value)
+    except (TypeError, ValueError) as error:
+        raise BadInput(
+            f"{what} needs the buffer protocol (bytes, memoryview, numpy): "
+            f"{type(value).__name__}: {error}"
+        ) from None
+    if not view.c_contiguous:
+        raise BadInput(f"{what} must be C-contiguous; numpy.ascontiguousarray makes it so")
+    return value, view
+
+
+def refuse_references(array: np.ndarray[Any, Any]) -> None:
+    """Addresses of Python objects mean nothing elsewhere, and kill the process that believes
+    them."""
+    if array.dtype.hasobject:
+        raise BadInput("an array of Python objects holds addresses, not their bytes")
+
+
+def _array_of(value: Any) -> Any:
+    """A torch tensor on the CPU as an array, without importing torch; others as they are."""
+    if not hasattr(value, "detach"):
+        return value
+    tensor = value.detach()
+    try:
+        return tensor.numpy()
+    except TypeError as error:
+        try:  # bfloat16 and float8 have no numpy type, but bytes
+            return tensor.view(sys.modules["torch"].uint8).numpy()
+        except (KeyError, RuntimeError, TypeError):
+            raise BadInput(f"this tensor has no bytes to be seen from here: {error}") from None
+
+
+def as_count(value: int, what: str, low: int = 0, high: int = 2**63 - 1) -> int:
+    """A whole number, also numpy's. Raises BadSize."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = low - 1
+    if not low <= count <= high:
+        raise BadSize(f"{what} must be {low} to {high}, not {value!r}")
+    return count
+
+
+def as_sizes(sizes: Sequence[int]) -> list[int]:
+    if not hasattr(sizes, "__iter__"):
+        raise BadSize(f"a sequence of sizes is needed, not {type(sizes).__name__}")
+    return [as_count(size, "a size in bytes") for size in sizes]
 
 
 def as_pin(pin: Pin) -> int:
     try:
         return _PINS[pin]
-    except KeyError:
+    except (KeyError, TypeError):
         raise BadInput(f"pin is None, 'soft' or 'hard', not {pin!r}") from None
 
 
 def as_replicas(replicas: int, min_replicas: int | None) -> tuple[int, int]:
-    if not 1 <= replicas <= REPLICAS_MAX:
-        raise BadInput(f"replicas must be 1 to {REPLICAS_MAX}, not {replicas}")
-    least = replicas if min_replicas is None else min_replicas
-    if not 1 <= least <= replicas:
-        raise BadInput(f"min_replicas must be 1 to {replicas}, not {least}")
-    return replicas, least
+    count = as_count(replicas, "replicas", 1, REPLICAS_MAX)
+    least = count if min_replicas is None else as_count(min_replicas, "min_replicas", 1, count)
+    return count, least
 
 
 def as_expiry_ms(ttl_s: float | None) -> int:
     """The wall-clock moment (ms since 1970) a time to live ends at; 0: never."""
     if ttl_s is None:
         return 0
-    if not ttl_s > 0:
-        raise BadInput(f"ttl_s must be positive, not {ttl_s!r}")
+    if not isinstance(ttl_s, int | float) or not 0 < ttl_s <= TTL_S_MAX:
+        raise BadInput(f"ttl_s is a number of seconds up to {TTL_S_MAX:.0f}, not {ttl_s!r}")
     return SystemClock().wall_ms() + max(1, int(ttl_s * 1000))
 
 
@@ -143,7 +220,8 @@ def as_items(
         if items and parent is not None:
             items[0].outside_parent = as_key(parent)
     elif parents is not None:
-        if isinstance(parents, str) or len(parents) != len(items):
+        listed = isinstance(parents, Sequence) and not isinstance(parents, str)
+        if not listed or len(parents) != len(items):
             raise BadInput('parents is "chain", or one key or None per item')
         _name_parents(items, parents)
     return items

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Literal, overload
 
+import numpy as np
+
 from moonpool.core.sections import ClientConfig
 from moonpool.pool import operations
 from moonpool.pool.client_state import Placement
@@ -20,7 +22,11 @@ from moonpool.pool.inputs import (
     as_key_column,
     as_keys,
     as_options,
+    as_prefix,
+    as_sizes,
     as_target,
+    as_targets,
+    refuse_references,
 )
 from moonpool.pool.operations import EventBatch
 from moonpool.pool.pins import PinBudget
@@ -155,7 +161,7 @@ class Pool:
         return WriteSession(
             self._shell,
             as_keys(keys),
-            list(sizes),
+            as_sizes(sizes),
             layers=layers,
             replicas=replicas,
             parents=parents,
@@ -187,11 +193,12 @@ class Pool:
         placement = self._state.cache.get(key)
         if placement is not None:
             replica = placement.replicas[0]
+            if isinstance(buffer, np.ndarray):
+                refuse_references(buffer)
             try:
                 size = replica.port.read_one(replica.slot, replica.generation, buffer, self._verify)
-            except (BufferError, TypeError):
-                as_target(buffer)  # says what is wrong with it
-                raise
+            except (BufferError, TypeError, ValueError):
+                size, buffer = -1, as_target(buffer)  # says what is wrong with it
             if size >= 0:
                 self._state.touches.add(placement.row, placement.sequence, self._shell.now())
                 return size
@@ -209,7 +216,8 @@ class Pool:
         self, keys: Sequence[Key], buffers: Sequence[Buffer], *, timeout_s: float | None = None
     ) -> Answers:
         """Copy each object into its buffer; one Hit (with `size`) or Miss per key."""
-        return self._fetch(as_keys(keys), [as_target(buffer) for buffer in buffers], timeout_s)
+        encoded = as_keys(keys)
+        return self._fetch(encoded, as_targets(buffers, len(encoded)), timeout_s)
 
     def view(self, key: Key, *, verify: bool = False, timeout_s: float | None = None) -> View:
         """Zero-copy read-only view on the same host, a verified copy elsewhere. See View."""
@@ -303,7 +311,7 @@ class Pool:
     ) -> Iterator[ObjectInfo]:
         """Objects whose key starts with `prefix`, in no order; changes meanwhile may or may not
         show."""
-        encoded = prefix.encode() if isinstance(prefix, str) else bytes(prefix)
+        encoded = as_prefix(prefix)
         cursor = 0
         while cursor >= 0:
             objects, cursor = self._shell.run(

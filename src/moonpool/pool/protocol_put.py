@@ -41,6 +41,11 @@ FULL_WAIT_S = 1.0  # how long a put waits for room before it says full
 
 _NOWHERE = NO_SEGMENT.to_bytes(2, "little")
 _COMMITTED = bytes([m.PutStatus.COMMITTED])
+_TOO_LATE = {
+    PutStatus.FULL: "no room came free in time",
+    PutStatus.UNREACHABLE: "too few nodes are up for so many replicas",
+    PutStatus.RECOVERING: "the master still waits for its nodes",
+}
 _STORED = PutResult(PutStatus.STORED, 1)
 
 
@@ -74,7 +79,9 @@ def store(
             yield Pause(0.01)
     for i, item in enumerate(items):
         if item.result is None:
-            item.result = PutResult(why.get(i, PutStatus.UNREACHABLE), 0, "the deadline passed")
+            status = why.get(i, PutStatus.UNREACHABLE)
+            text = _TOO_LATE[status] if i in why else "the deadline passed"
+            item.result = PutResult(status, 0, text)
     return [item.result for item in items if item.result is not None]
 
 

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from moonpool.core.errors import BadInput, BadSize, Closed
+from moonpool.core.errors import BadSize, Closed
 from moonpool.pool import operations
 from moonpool.pool.client_state import Placement, Replica
-from moonpool.pool.inputs import Key, as_items, as_replicas, as_source, as_target
+from moonpool.pool.inputs import Key, as_count, as_items, as_replicas, as_source, as_target
 from moonpool.pool.ports import Buffer, Status
-from moonpool.pool.protocol_reserve import PutOptions
+from moonpool.pool.protocol_reserve import Attempt, PutOptions
 from moonpool.pool.protocol_session import (
+    Claims,
     abort_write,
     close_write,
     find,
@@ -30,17 +31,21 @@ LEASE_S = 10.0
 
 def layer_bounds(size: int, layers: int, layer: int) -> tuple[int, int]:
     """Offset and length of `layer` in an object of `size` bytes split into equal layers."""
-    if not 0 <= layer < layers:
-        raise BadInput(f"layer {layer} is outside 0..{layers - 1}")
+    as_count(layer, "a layer", 0, layers - 1)
     each = size // layers
     return layer * each, each
 
 
+def check_piece(index: int, count: int, offset: int) -> None:
+    """A session's object and a place in it."""
+    as_count(index, "an object's index", 0, count - 1)
+    as_count(offset, "an offset in bytes")
+
+
 def check_layers(sizes: Sequence[int], layers: int) -> None:
-    if layers < 1:
-        raise BadInput(f"layers must be at least 1, not {layers}")
+    as_count(layers, "layers", 1)
     for size in sizes:
-        if size < 0 or size % layers:
+        if as_count(size, "a size in bytes") % layers:
             raise BadSize(f"an object of {size} bytes does not split into {layers} equal layers")
 
 
@@ -77,9 +82,12 @@ class WriteSession:
         count, least = as_replicas(replicas, None)
         self._options = PutOptions(count, least, chain=parents == "chain")
         self._open = True
-        self._attempts, self._claims = shell.run(
-            lambda context: open_write(context, self._items, self._options), timeout_s
-        )
+        self._attempts: list[Attempt] = []
+        self._claims: Claims = {}
+        if self._items:
+            self._attempts, self._claims = shell.run(
+                lambda context: open_write(context, self._items, self._options), timeout_s
+            )
 
     @property
     def results(self) -> list[PutResult | None]:
@@ -102,9 +110,10 @@ class WriteSession:
 
     def write_at(self, index: int, offset: int, data: Buffer) -> None:
         """`data` at `offset` of object `index`."""
+        check_piece(index, len(self._items), offset)
         source, size = as_source(data)
         whole = self._items[index].size
-        if offset < 0 or offset + size > whole:
+        if offset + size > whole:
             raise BadSize(f"bytes {offset}..{offset + size} are outside an object of {whole}")
         offsets = [0] * len(self._items)
         sources: list[Buffer | None] = [None] * len(self._items)
@@ -180,6 +189,7 @@ class ReadSession:
         self.sizes = [p.size if p else 0 for p in self._placements]
         if layers != 1:
             check_layers(self.sizes, layers)
+        self._open = True
         self._lease = 0
         self._lease_end = 0.0
         self._renew()
@@ -199,12 +209,15 @@ class ReadSession:
 
     def read_at(self, index: int, offset: int, buffer: Buffer) -> bool:
         """Fill `buffer` from `offset` of object `index`; False: a miss."""
+        check_piece(index, len(self._placements), offset)
         offsets = [0] * len(self._placements)
         buffers: list[Buffer | None] = [None] * len(self._placements)
         offsets[index], buffers[index] = offset, as_target(buffer)
         return self._read(offsets, buffers)[index]
 
     def _read(self, offsets: Sequence[int], buffers: Sequence[Buffer | None]) -> list[bool]:
+        if not self._open:
+            raise Closed("this read session has ended")
         if self._shell.now() > self._lease_end - LEASE_S / 2:
             self._renew()
         tried = 0
@@ -246,6 +259,7 @@ class ReadSession:
         self._lease_end = start + LEASE_S
 
     def close(self) -> None:
+        self._open = False
         if self._lease:
             number, self._lease = self._lease, 0
             self._shell.run(
