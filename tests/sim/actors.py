@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class MasterActor(Process):
     def connect(
         self,
         peer: Process,
-        role: str,
+        role: Literal["client", "node"],
         host: str,
         receive: Callable[[object], None],
         broken: Callable[[], None],
@@ -316,7 +316,10 @@ class SimPort:
         if self.segment is not None:
             # A writer that mapped the memory writes without asking anybody, stale or not.
             return self.segment.write_range(slot, generation, offset, piece)
-        return (yield Rpc(self.actor, lambda agent: agent.write(slot, generation, offset, piece)))
+        written: int | None = yield Rpc(
+            self.actor, lambda agent: agent.write(slot, generation, offset, piece)
+        )
+        return written
 
     def _read(self, call: ReadCall, world: World) -> Steps:
         count = len(call.slots)

@@ -100,7 +100,7 @@ class History:
         if magic != MAGIC or not 0 < number <= len(self.puts):
             self.problems.append(f"P1: get of {key!r} returned bytes nobody put")
             return None
-        put = self.puts[number - 1]
+        put: Put = self.puts[number - 1]
         if put.key != key:
             self.problems.append(f"P1: get of {key!r} returned put {number} of {put.key!r}")
             return None

@@ -182,7 +182,9 @@ class MasterMachine:
         self._orders.expire(now)
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_S
-            self.nodes.agents.retire(self.catalog.sweep(now, wall))
+            before = self.catalog.events.next_sequence
+            expired = self.catalog.sweep(now, wall)
+            self._removals.follow(expired, self.catalog.events.keys_since(before))
         self._held.expire(now, wall)
         self._followers.expire(now)
         return self._flush(now)

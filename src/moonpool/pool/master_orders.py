@@ -27,6 +27,7 @@ class RetireWait:
 class _Order:
     segment: int
     tombs: list[tuple[bytes, int, int]]  # key, term, sequence
+    keys: list[bytes]
     waits: list[RetireWait]
 
 
@@ -46,12 +47,21 @@ class RetireOrders:
         return len(self._orders)
 
     def new(self, segment: int, tombs: list[tuple[bytes, int, int]], wait: RetireWait) -> int:
-        number, self._next = self._next, self._next + 1
-        self._orders[number] = _Order(segment, tombs, [wait])
-        self._by_segment.setdefault(segment, set()).add(number)
-        for key, _, _ in tombs:
-            self._by_key.setdefault(key, set()).add(number)
+        number = self._add(_Order(segment, tombs, [key for key, _, _ in tombs], [wait]))
         wait.orders[number] = segment
+        return number
+
+    def new_unawaited(self, segment: int, keys: list[bytes]) -> int:
+        """Nobody waits for this one, and it may come back with its node; but who puts one of
+        these keys anew will join."""
+        return self._add(_Order(segment, [], keys, []))
+
+    def _add(self, order: _Order) -> int:
+        number, self._next = self._next, self._next + 1
+        self._orders[number] = order
+        self._by_segment.setdefault(order.segment, set()).add(number)
+        for key in order.keys:
+            self._by_key.setdefault(key, set()).add(number)
         return number
 
     def join(self, keys: Iterable[bytes], wait: RetireWait) -> None:
@@ -78,11 +88,12 @@ class RetireOrders:
             return
         del self._orders[number]
         self._by_segment[segment].discard(number)
-        for key, _, _ in order.tombs:
-            numbers = self._by_key[key]
-            numbers.discard(number)
-            if not numbers:
-                del self._by_key[key]
+        for key in order.keys:
+            numbers = self._by_key.get(key)
+            if numbers is not None:
+                numbers.discard(number)
+                if not numbers:
+                    del self._by_key[key]
         for wait in order.waits:
             if wait.orders.pop(number, None) is not None and not wait.orders:
                 self._outbox.append(Send(wait.session, wait.request, wait.done))
@@ -96,10 +107,12 @@ class RetireOrders:
         numbers = self._by_segment.get(segment, ())
         return [tomb for number in numbers for tomb in self._orders[number].tombs]
 
-    def lease_passed(self, segment: int) -> None:
-        """Nobody can read this segment any more: as good as retired."""
+    def lease_passed(self, segment: int, remembered: bool) -> None:
+        """Nobody can read this segment any more: as good as retired, if what was removed on
+        purpose is `remembered` elsewhere."""
         for number in self.open_orders(segment):
-            self.finish(number, segment)
+            if remembered or not self._orders[number].tombs:
+                self.finish(number, segment)
 
     def expire(self, now: float) -> None:
         left = []

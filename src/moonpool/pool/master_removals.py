@@ -76,6 +76,15 @@ class Removals:
         wait = RetireWait(asked.session, asked.request, deadline, done, lambda _: done)
         self.wait_for(retirements, removals, wait, asked.now)
 
+    def follow(self, retirements: list[Retirement], keys: list[bytes]) -> None:
+        """These went by themselves (evicted, expired, corrupt). Nobody waits, but a new value of
+        one of these keys is not acknowledged while the old one may still be read."""
+        for one in retirements:
+            number = self._orders.new_unawaited(one.segment, keys)
+            self._agents.retire([one], number)
+            if self._links[one.segment].lost:
+                self._orders.finish(number, one.segment)
+
     def remove_dead(self, now: float, wall_ms: int) -> None:
         """Another node's inventory may have brought back what new tombstones say is removed."""
         table, covers = self._catalog.table, self._agents.tombstones.covers

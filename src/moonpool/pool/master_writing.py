@@ -43,9 +43,10 @@ class Writing:
 
     def reserve(self, asked: Asked, call: m.Reserve) -> m.Reserved:
         put = put_request(call, asked)
+        before = self._catalog.events.next_sequence
         admitted = self._catalog.reserve(put, asked.now, asked.wall_ms)
         if admitted.retirements:
-            self._agents.retire(admitted.retirements)
+            self._removals.follow(admitted.retirements, self._catalog.events.keys_since(before))
         return self._reserved(
             admitted.status.tobytes(),
             admitted.rows.tobytes(),

@@ -109,6 +109,16 @@ class EventLog:
                 )
             )
 
+    def keys_since(self, sequence: int) -> list[bytes]:
+        """Keys of the batches added since next_sequence was `sequence`, of all kinds."""
+        keys: list[bytes] = []
+        for record in reversed(self._records):
+            if record.first < sequence:
+                break
+            if record.ends is not None:
+                keys += (_part(record.blob, record.ends, i) for i in range(record.count))
+        return keys
+
     def _append(self, record: _Record) -> None:
         self._records.append(record)
         self._kept += record.count
