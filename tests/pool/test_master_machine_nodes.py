@@ -450,3 +450,18 @@ def test_a_malformed_removal_is_answered_when_the_recovery_is_over() -> None:
     request = world.ask(client, m.Remove(m.KeyColumn(b"k", bytes([2, 0, 0, 0])), wait_ms=60_000))
     world.pass_time(4)
     assert world.answer(request, m.Failure).code == "bad_input"
+
+
+def test_a_new_value_of_an_evicted_key_waits_until_the_old_one_is_retired() -> None:
+    world = MasterWorld()
+    node = world.add_node(capacity=256)
+    client = world.client()
+    assert world.put(client, [b"a", b"b", b"c", b"d"]) == [S.COMMITTED] * 4
+    node.deaf = True
+    assert world.put(client, [b"e"]) == [S.COMMITTED]  # evicts a, which can still be read
+    commit = world.seal(world.reserve(client, [b"a"]), [b"a"])
+    request = world.ask(client, commit)
+    assert world.replies[request] == []
+    node.deaf = False
+    world.hear(node)
+    assert world.answer(request, m.Committed).status == bytes([S.COMMITTED])
