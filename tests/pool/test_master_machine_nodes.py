@@ -458,8 +458,8 @@ def test_a_new_value_of_an_evicted_key_waits_until_the_old_one_is_retired() -> N
     client = world.client()
     assert world.put(client, [b"a", b"b", b"c", b"d"]) == [S.COMMITTED] * 4
     node.deaf = True
-    assert world.put(client, [b"e"]) == [S.COMMITTED]  # evicts a, which can still be read
-    commit = world.seal(world.reserve(client, [b"a"]), [b"a"])
+    assert world.put(client, [b"e"]) == [S.COMMITTED]  # evicts d, which can still be read
+    commit = world.seal(world.reserve(client, [b"d"]), [b"d"])
     request = world.ask(client, commit)
     assert world.replies[request] == []
     node.deaf = False

@@ -33,6 +33,7 @@ class MasterActor(Process):
         super().__init__(world, "master")
         self.config = config
         self.sessions: dict[int, Connection] = {}
+        self._connecting: set[Connection] = set()
         self._next_session = 1
         self._tick_at = float("inf")
         self.start()
@@ -45,9 +46,10 @@ class MasterActor(Process):
         self._schedule()
 
     def died(self) -> None:
-        for connection in list(self.sessions.values()):
+        for connection in [*self.sessions.values(), *self._connecting]:
             connection.break_off()
         self.sessions = {}
+        self._connecting.clear()
 
     def connect(
         self,
@@ -69,9 +71,11 @@ class MasterActor(Process):
             (broken, lambda: self._gone(session)),
         )
         life = self.life
+        self._connecting.add(connection)
 
         def accept() -> None:
             if self.life == life and connection.open:
+                self._connecting.discard(connection)
                 self.sessions[session] = connection
                 self._perform(
                     self.machine.connected(session, role, peer.name, host, self.world.now)

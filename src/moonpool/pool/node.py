@@ -43,6 +43,7 @@ HEADROOM_MIN = 16 << 20
 RECONNECT_S = (0.05, 1.0)  # first and longest pause between attempts
 NAMES_MAX = 256
 TICK_MIN_S = 0.005
+SILENCE_S = 10.0  # a master that says nothing for so long is gone, whatever its connection says
 INBOX_MAX = 65_536  # orders not yet obeyed; beyond it the node rejoins
 
 
@@ -225,10 +226,16 @@ class NodeServer:
         self._tick(link)
 
     def _tick(self, link: AsyncLink | None) -> None:
-        messages = self.machine.tick(self.clock.monotonic(), self.clock.boottime_ns())
-        if link is not None and not link.closed:
-            for message in messages:
-                link.tell(message)
+        now = self.clock.monotonic()
+        messages = self.machine.tick(now, self.clock.boottime_ns())
+        if link is None or link.closed:
+            return
+        if now - self.machine.heard_at > SILENCE_S:
+            log.warning("master %s: silent for %g s; joining anew", self.config.master, SILENCE_S)
+            link.close()
+            return
+        for message in messages:
+            link.tell(message)
 
     async def _tick_forever(self) -> None:
         while True:

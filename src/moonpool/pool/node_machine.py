@@ -48,6 +48,7 @@ class NodeMachine:
         self.segment = -1
         self.lease_ns = 0
         self.refusal = ""
+        self.heard_at = 0.0  # when the master last said something
         self._inventory_slot = -1  # next slot to report, -1: nothing to report
         self._reported = 0  # highest change number the master has been told
         # The master has heard, under its term, all that is here: only then do heartbeats renew the
@@ -61,6 +62,7 @@ class NodeMachine:
 
     def connected(self, now: float) -> list[m.NodeToMaster]:
         usage = self.agent.usage()
+        self.heard_at = now
         self.state = NodeState.JOINING
         self._inventory_slot = -1
         self._sent_at.clear()
@@ -81,6 +83,7 @@ class NodeMachine:
         self._sent_at.clear()
 
     def handle(self, message: m.MasterToNode, now: float, boottime_ns: int) -> list[m.NodeToMaster]:
+        self.heard_at = now
         match message:
             case m.Adopt():
                 return self._adopt(message, now, boottime_ns)
