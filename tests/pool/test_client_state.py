@@ -1,10 +1,12 @@
-"""What a client knows of the way to a segment when its node was restarted."""
+"""What a client knows: ways to segments whose node was restarted, placements, reads."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
-from moonpool.pool.client_state import ClientState
+import numpy as np
+
+from moonpool.pool.client_state import ClientState, Placement, TouchLog
 from moonpool.pool.messages import SegmentEndpoint, TopologyIs
 from moonpool.pool.ports import Port
 
@@ -63,3 +65,20 @@ def test_open_views_do_not_keep_a_client_from_a_segment_that_moved() -> None:
     assert state.port(0) is cast(Port, before)
     learn(state, unix="/u", path="/elsewhere")
     assert state.port(0) is cast(Port, after)
+
+
+def test_placements_of_a_batch_push_out_the_oldest() -> None:
+    state = ClientState("here", lambda endpoint: cast(Port, None), cache_entries_max=3)
+    places = [Placement(i, i, i, ()) for i in range(5)]
+    state.remember_all([b"a", b"b"], places[:2])
+    state.remember_all([b"c", b"d", b"e"], places[2:])
+    assert list(state.cache) == [b"c", b"d", b"e"]
+
+
+def test_a_full_log_of_reads_forgets_the_oldest_whichever_way_they_came() -> None:
+    one_by_one, at_once = TouchLog(4), TouchLog(4)
+    for i in range(5):
+        one_by_one.add(i, i, 0.0)
+    at_once.extend(range(5), range(5), 0.0)
+    for log in (one_by_one, at_once):
+        assert np.frombuffer(log.take().row, np.int32).tolist() == [3, 4]

@@ -15,7 +15,7 @@ A stream that once broke the rules stays broken: the caller closes it.
 import struct
 import zlib
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from moonpool.core.errors import BadFrame, Corrupt, ProtocolMismatch, TransferError, Unreachable
 from moonpool.core.units import format_bytes
@@ -42,6 +42,7 @@ class Kind(IntEnum):
     MESSAGE = 6
 
 
+MESSAGE: Final = Kind.MESSAGE  # in Python 3.11 to name a member costs 0.2 us
 # A look-up takes a third of the time of Kind(number).
 _KINDS = {int(kind): kind for kind in Kind}
 
@@ -119,6 +120,8 @@ class FrameDecoder:
             raise self._broken
         try:
             if not self._pending:  # the usual case: whole frames, taken straight from the piece
+                if self._header is None and (frame := self._only_frame(piece)) is not None:
+                    return [frame]
                 frames, used = self._split(piece)
                 self._pending += memoryview(piece)[used:]
             else:
@@ -130,6 +133,15 @@ class FrameDecoder:
             self._pending = bytearray()
             raise
         return frames
+
+    def _only_frame(self, piece: bytes | bytearray | memoryview) -> Frame | None:
+        """The frame that `piece` is, no more and no less: the most usual case of all."""
+        if len(piece) < HEADER_BYTES:
+            return None
+        header = decode_header(piece, 0, self.max_frame)
+        if len(piece) != HEADER_BYTES + header.length:
+            return None
+        return check_payload(header, bytes(piece[HEADER_BYTES:]))
 
     def feed_eof(self) -> None:
         """The stream ended; raises Unreachable when it did so inside a frame."""

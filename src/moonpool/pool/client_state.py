@@ -107,6 +107,12 @@ class ClientState:
         if len(cache) > self.cache_entries_max:
             cache.popitem(last=False)
 
+    def remember_all(self, keys: Iterable[bytes], placements: Iterable[Placement]) -> None:
+        cache = self.cache
+        cache.update(zip(keys, placements, strict=True))
+        for _ in range(len(cache) - self.cache_entries_max):
+            cache.popitem(last=False)
+
     def forget(self, key: bytes, placement: Placement | None = None) -> None:
         """Drop a cached placement; with `placement` only if it is still that one."""
         if placement is None or self.cache.get(key) is placement:

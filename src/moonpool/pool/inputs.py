@@ -210,10 +210,11 @@ def as_items(
     named = as_keys(keys)
     if len(values) != len(named):
         raise BadSize(f"{len(named)} keys but {len(values)} values")
-    items = []
-    for key, value in zip(named, values, strict=True):
-        source, size = as_source(value)
-        items.append(PutItem(key, source, size))
+    if set(map(type, values)) == {bytes}:  # nothing to look at: a third of the time
+        items = list(map(PutItem, named, values, map(len, values)))
+    else:
+        sources = map(as_source, values)
+        items = [PutItem(key, *source) for key, source in zip(named, sources, strict=True)]
     if parents == "chain":
         for i, item in enumerate(items):
             item.parent = i - 1 if i else NO_PARENT

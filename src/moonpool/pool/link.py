@@ -24,7 +24,7 @@ from moonpool.core.errors import (
 from moonpool.core.handshake import NONCE_BYTES, ClientHandshake, Role
 from moonpool.core.host import host_id
 from moonpool.core.stream import FrameStream
-from moonpool.core.wire import MAX_FRAME, Frame, FrameDecoder, Kind, encode_frame
+from moonpool.core.wire import MAX_FRAME, MESSAGE, Frame, FrameDecoder, encode_frame
 from moonpool.pool import messages as m
 
 CONNECT_S = 2.0
@@ -37,7 +37,7 @@ def _handshake(token: str, role: Role, name: str) -> ClientHandshake:
 
 def decode_message(frame: Frame) -> m.Envelope:
     """Raises BadFrame and ProtocolMismatch."""
-    if frame.kind is not Kind.MESSAGE:
+    if frame.kind is not MESSAGE:
         raise BadFrame(f"a {frame.kind.name} frame where a message belongs")
     try:
         envelope = m.decode(frame.payload)
@@ -94,7 +94,7 @@ class BlockingLink:
         self._next += 1
         left = deadline.left_ms(self._clock.monotonic())
         try:
-            self._stream.send(Kind.MESSAGE, m.encode(message, number, left), deadline)
+            self._stream.send(MESSAGE, m.encode(message, number, left), deadline)
             envelope = decode_message(self._stream.recv(deadline))
         except DeadlineExceeded:
             self.close()
@@ -106,7 +106,7 @@ class BlockingLink:
 
     def tell(self, message: m.ClientRequest, deadline: Deadline) -> None:
         """Send without asking for a reply."""
-        self._stream.send(Kind.MESSAGE, m.encode(message, 0), deadline)
+        self._stream.send(MESSAGE, m.encode(message, 0), deadline)
 
     @property
     def closed(self) -> bool:
@@ -183,7 +183,7 @@ class AsyncLink(asyncio.Protocol):
     def _send(self, message: m.Message, number: int, left_ms: int) -> None:
         if self._transport is None or self._transport.is_closing():
             raise Closed("the connection to the master is closed")
-        self._transport.write(encode_frame(Kind.MESSAGE, m.encode(message, number, left_ms)))
+        self._transport.write(encode_frame(MESSAGE, m.encode(message, number, left_ms)))
 
     @property
     def closed(self) -> bool:

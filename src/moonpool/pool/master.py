@@ -22,9 +22,9 @@ from moonpool.core.sections import MasterConfig
 from moonpool.core.wire import (
     MAX_FRAME,
     MAX_HANDSHAKE_FRAME,
+    MESSAGE,
     Frame,
     FrameDecoder,
-    Kind,
     encode_frame,
 )
 from moonpool.pool import messages as m
@@ -179,7 +179,7 @@ class _Connection(asyncio.Protocol):
 
     def send(self, message: m.Message, request_id: int) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(encode_frame(Kind.MESSAGE, m.encode(message, request_id)))
+            self._transport.write(encode_frame(MESSAGE, m.encode(message, request_id)))
 
     def close(self) -> None:
         if self._transport is not None:
@@ -191,7 +191,7 @@ class _Connection(asyncio.Protocol):
 
     def _frame(self, frame: Frame) -> None:
         if self.session is not None:
-            if frame.kind is not Kind.MESSAGE:
+            if frame.kind is not MESSAGE:
                 raise ProtocolMismatch(f"a {frame.kind.name} frame after the handshake")
             envelope = m.decode(frame.payload)
             if envelope.version != m.PROTOCOL_VERSION:

@@ -33,15 +33,15 @@ class Reading:
         if self._recovery.going_on:
             status[status == m.LookupStatus.ABSENT] = m.LookupStatus.RECOVERING
         table = self._catalog.table
-        found = placed.rows >= 0
-        safe = np.maximum(placed.rows, 0)
+        # Whatever row -1 says is multiplied by zero.
+        rows, found = placed.rows, placed.rows >= 0
         return m.Found(
             status.tobytes(),
-            placed.rows.tobytes(),
-            (table.term[safe] * found).tobytes(),
-            (table.seq[safe] * found).tobytes(),
-            (table.size[safe] * found).tobytes(),
-            (table.crc[safe] * found).tobytes(),
+            rows.tobytes(),
+            (table.term[rows] * found).tobytes(),
+            (table.seq[rows] * found).tobytes(),
+            (table.size[rows] * found).tobytes(),
+            (table.crc[rows] * found).tobytes(),
             m.ReplicaColumn(
                 placed.counts.tobytes(),
                 table.replica_segment[placed.replicas].tobytes(),

@@ -64,15 +64,18 @@ def exists(context: Context, keys: m.KeyColumn) -> Protocol[list[bool]]:
 def match_prefix(context: Context, keys: Sequence[bytes]) -> Protocol[PrefixMatch]:
     """The leading run of committed keys; remembers their placements for the reads that follow."""
     answers = yield from lookup(context, keys, prefix=True)
-    count, size, nodes, local = 0, 0, [], 0
+    run: list[Placement] = []
     for answer in answers:
         if isinstance(answer, Miss):
             break
-        count += 1
-        size += answer.size
-        nodes.append(answer.replicas[0].port.node)
-        local += answer.replicas[0].port.local
-    return PrefixMatch(count, size, nodes, local)
+        run.append(answer)
+    ports = [placement.replicas[0].port for placement in run]
+    return PrefixMatch(
+        len(run),
+        sum([placement.size for placement in run]),
+        [port.node for port in ports],
+        sum([port.local for port in ports]),
+    )
 
 
 def place(context: Context, key: bytes, fresh: bool) -> Protocol[Placement | Miss]:

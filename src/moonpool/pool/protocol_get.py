@@ -25,6 +25,8 @@ _REASON = {
     m.LookupStatus.RECOVERING: MissReason.RECOVERING,
 }
 
+_FOUND = bytes([m.LookupStatus.FOUND])
+
 _FAILURE = {
     Status.CORRUPT: MissReason.CORRUPT,
     Status.BOUNDS: MissReason.BUFFER_TOO_SMALL,
@@ -62,8 +64,17 @@ def _remember(context: Context, keys: Sequence[bytes], reply: m.Found) -> list[P
     rows, sequences = i32(reply.row).tolist(), u64(reply.sequence).tolist()
     sizes = u64(reply.size).tolist()
     ports = {segment: state.port(segment) for segment in set(segments)}
-    answers: list[Placement | Miss] = []
-    for i, status in enumerate(reply.status):
+    # The usual answer: a run of keys found, one copy each.
+    run = len(reply.status) - len(reply.status.lstrip(_FOUND))
+    reached = [port for segment in segments[:run] if (port := ports[segment]) is not None]
+    if len(reached) < run or reply.replicas.counts[:run].strip(b"\1"):
+        reached, run = [], 0
+    best = map(Replica, reached, slots, generations)
+    placed = list(map(Placement, sizes, rows, sequences, zip(best, strict=True)))  # 1-tuples
+    state.remember_all(keys[:run], placed)
+    answers: list[Placement | Miss] = [*placed]
+    for i in range(run, len(reply.status)):
+        status = reply.status[i]
         if status != m.LookupStatus.FOUND:
             answers.append(Miss(_REASON[m.LookupStatus(status)]))
             continue

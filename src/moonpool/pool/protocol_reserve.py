@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -79,9 +80,12 @@ class Round:
     later: dict[int, PutStatus]
 
 
-def _reserve_message(
-    context: Context, items: list[PutItem], todo: list[int], options: PutOptions
-) -> m.Reserve:
+def any_parent(items: Sequence[PutItem]) -> bool:
+    return any(item.parent != NO_PARENT or item.outside_parent is not None for item in items)
+
+
+def _parents(items: list[PutItem], todo: list[int]) -> tuple[bytes, m.KeyColumn]:
+    """`parent_of` and `outside_parents` of a reserve call."""
     position = {item: at for at, item in enumerate(todo)}
     parents: list[int] = []
     outside: list[bytes] = []
@@ -98,11 +102,22 @@ def _reserve_message(
         else:
             parents.append(-2 - len(outside))
             outside.append(key)
+    return np.array(parents, np.int32).tobytes(), pack_keys(outside)
+
+
+def _reserve_message(
+    context: Context, items: list[PutItem], todo: list[int], options: PutOptions
+) -> m.Reserve:
+    chosen = [items[i] for i in todo]
+    if any_parent(chosen):
+        parents, outside = _parents(items, todo)
+    else:
+        parents, outside = NO_PARENT.to_bytes(4, "little", signed=True) * len(todo), m.KeyColumn()
     return m.Reserve(
-        pack_keys([items[i].key for i in todo]),
-        np.array([items[i].size for i in todo], np.uint64).tobytes(),
-        np.array(parents, np.int32).tobytes(),
-        pack_keys(outside),
+        pack_keys([item.key for item in chosen]),
+        np.array([item.size for item in chosen], np.uint64).tobytes(),
+        parents,
+        outside,
         options.replicas,
         options.min_replicas,
         options.pin,
@@ -167,22 +182,25 @@ def claim_records(
 def records_of(
     items: list[PutItem], which: Sequence[int], sequences: U64, options: PutOptions, term: int
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.void]], bytes]:
-    parts: list[bytes] = []
-    for i in which:
-        item = items[i]
-        parent = item.outside_parent or b""
-        if item.parent != NO_PARENT:
-            parent = items[item.parent].key
-        parts += (item.key, parent)
-    lengths = list(map(len, parts))
+    chosen = [items[i] for i in which]
+    keys = [item.key for item in chosen]
     records = np.zeros(len(which), CLAIM_DTYPE)
-    records["size"] = [items[i].size for i in which]
+    records["size"] = [item.size for item in chosen]
     records["term"] = term
     records["sequence"] = sequences
-    records["expiry_ms"] = options.expiry_ms
-    records["tenant"] = options.tenant
-    records["key_len"] = lengths[0::2]
-    records["parent_len"] = lengths[1::2]
+    records["key_len"] = list(map(len, keys))
     records["replicas"] = options.replicas
-    records["pin"] = options.pin
-    return records, b"".join(parts)
+    if options.expiry_ms:
+        records["expiry_ms"] = options.expiry_ms
+    if options.tenant:
+        records["tenant"] = options.tenant
+    if options.pin:
+        records["pin"] = options.pin
+    if not any_parent(chosen):
+        return records, b"".join(keys)
+    parents = [
+        item.outside_parent or b"" if item.parent == NO_PARENT else items[item.parent].key
+        for item in chosen
+    ]
+    records["parent_len"] = list(map(len, parents))
+    return records, b"".join(chain.from_iterable(zip(keys, parents, strict=True)))

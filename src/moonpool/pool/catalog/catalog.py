@@ -44,6 +44,13 @@ LISTS_PER_SEGMENT = 2  # its objects and its orphans
 SWEEP_ROWS = 16_384
 
 
+# Plain numbers: a member of an enum costs as much as the comparison it is used in.
+_FOUND, _ABSENT = int(LookupStatus.FOUND), int(LookupStatus.ABSENT)
+_LOOKUP_STATUS = np.full(256, _ABSENT, np.uint8)  # of a row in this state
+_LOOKUP_STATUS[COMMITTED] = _FOUND
+_LOOKUP_STATUS[RESERVED] = LookupStatus.IN_FLIGHT
+
+
 class Placed(NamedTuple):
     """Lookup of n keys: `status` u8[n] of LookupStatus, `rows` i32[n]; replicas flattened."""
 
@@ -226,39 +233,34 @@ class Catalog:
         """Placements; with `prefix` only of the leading run of found keys."""
         table = self.table
         rows = table.find(blob, ends)
-        safe = np.maximum(rows, 0)
-        state = np.where(rows >= 0, table.state[safe], 0)
-        status = np.where(
-            state == COMMITTED,
-            np.uint8(LookupStatus.FOUND),
-            np.where(state == RESERVED, LookupStatus.IN_FLIGHT, LookupStatus.ABSENT),
-        ).astype(np.uint8)
+        status = _LOOKUP_STATUS[table.state[rows]]
+        status[rows < 0] = _ABSENT
         if self.rows.may_expire:
-            over = (status == LookupStatus.FOUND) & self.rows.expired(safe, wall_ms)
+            over = (status == _FOUND) & self.rows.expired(np.maximum(rows, 0), wall_ms)
             status[over] = LookupStatus.EXPIRED
         if prefix:
             self._cut(status)
         counts = np.zeros(rows.size, np.uint8)
-        found = status == LookupStatus.FOUND
+        found = status == _FOUND
         some, replicas = table.replicas_of(rows[found])
         if not self.segments.all_alive:
             some, replicas = self.rows.live_counts(some, replicas)
             status[np.flatnonzero(found)[some == 0]] = LookupStatus.UNREACHABLE
             if prefix and not some.all():
                 self._cut(status)
-                kept = int((status == LookupStatus.FOUND).sum())
+                kept = int((status == _FOUND).sum())
                 replicas = replicas[: int(some[:kept].sum())]
                 some = some[:kept]
-                found = status == LookupStatus.FOUND
+                found = status == _FOUND
         counts[found] = some
-        return Placed(status, np.where(status == LookupStatus.FOUND, rows, -1), counts, replicas)
+        return Placed(status, np.where(status == _FOUND, rows, -1), counts, replicas)
 
     @staticmethod
     def _cut(status: U8) -> None:
         """Only the leading run of found keys is answered, and what ended it."""
-        misses = np.flatnonzero(status != LookupStatus.FOUND)
+        misses = np.flatnonzero(status != _FOUND)
         if misses.size:
-            status[misses[0] + 1 :] = LookupStatus.ABSENT
+            status[misses[0] + 1 :] = _ABSENT
 
     def exists(self, blob: bytes, ends: U32, wall_ms: int) -> U8:
         """1 where a key is committed and readable. Never counts as a read."""
