@@ -289,7 +289,6 @@ def join_message(node: Node, **changes: object) -> m.JoinSegment:
         {"slots": 0},
         {"slots": 2**40},
         {"term": -1},
-        {"last_sequence": -1},
         {"endpoint": m.SegmentEndpoint(0, b"short", "n", "h", capacity_bytes=5)},
         {"endpoint": m.SegmentEndpoint(0, b"x" * 16, "n", "h", capacity_bytes=-5)},
     ],

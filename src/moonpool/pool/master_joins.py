@@ -52,8 +52,6 @@ class Joins:
             link = self._new(session, call, now)
         else:
             link = self._again(session, call, segment, now)
-        admission = self._catalog.admission
-        admission.next_sequence = max(admission.next_sequence, call.last_sequence + 1)
         if call.term > self._catalog.term or (
             call.term == self._catalog.term and not link.segment.known
         ):
@@ -88,10 +86,8 @@ class Joins:
         endpoint = call.endpoint
         if len(endpoint.incarnation) != 16 or not 0 < call.slots <= SLOTS_MAX:
             return f"a segment of {call.slots} slots, incarnation {endpoint.incarnation.hex()}"
-        if not 0 <= endpoint.capacity_bytes < 2**62 or not 0 <= call.last_sequence < 2**62:
-            return f"capacity {endpoint.capacity_bytes}, last sequence {call.last_sequence}"
-        if not 0 <= call.term < 2**62:
-            return f"term {call.term}"
+        if not 0 <= endpoint.capacity_bytes < 2**62 or not 0 <= call.term < 2**62:
+            return f"capacity {endpoint.capacity_bytes}, term {call.term}"
         if segment is None and self._catalog.segments.full:
             return f"all {len(self._catalog.segments)} segments of this master are taken"
         if segment is not None and (segment.slots, segment.capacity_bytes) != (

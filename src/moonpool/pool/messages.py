@@ -44,10 +44,9 @@ class LookupStatus(IntEnum):
     FOUND = 0
     ABSENT = 1
     IN_FLIGHT = 2  # reserved, not committed yet
-    EVICTED = 3  # reserved for later use: eviction history is not kept yet
-    UNREACHABLE = 4  # committed, but every replica is on a lost node
-    EXPIRED = 5  # its TTL is over
-    RECOVERING = 6
+    UNREACHABLE = 3  # committed, but every replica is on a lost node
+    EXPIRED = 4  # its TTL is over
+    RECOVERING = 5
 
 
 class RemoveStatus(IntEnum):
@@ -346,7 +345,6 @@ class JoinSegment(msgspec.Struct, array_like=True, frozen=True, tag=40):
 
     endpoint: SegmentEndpoint
     term: int  # highest term the segment has seen
-    last_sequence: int  # highest version sequence in it (so that a new master never reuses one)
     slots: int
     data_bytes: int
     sealed: int  # objects in it, for progress

@@ -70,7 +70,6 @@ class NodeMachine:
             m.JoinSegment(
                 self.endpoint,
                 self.agent.term,
-                0,
                 self.agent.slots,
                 self.agent.data_bytes,
                 usage["sealed"],

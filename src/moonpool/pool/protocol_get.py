@@ -19,7 +19,6 @@ LOOKS_MAX = 4  # how often one call asks for a key's placement before it says mi
 _REASON = {
     m.LookupStatus.ABSENT: MissReason.ABSENT,
     m.LookupStatus.IN_FLIGHT: MissReason.IN_FLIGHT,
-    m.LookupStatus.EVICTED: MissReason.ABSENT,
     m.LookupStatus.UNREACHABLE: MissReason.UNREACHABLE,
     m.LookupStatus.EXPIRED: MissReason.EXPIRED,
     m.LookupStatus.RECOVERING: MissReason.RECOVERING,
