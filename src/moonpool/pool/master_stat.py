@@ -43,6 +43,7 @@ def node_counters(nodes: Nodes) -> Counters:
                 "capacity_bytes": link.segment.capacity_bytes,
                 "committed_bytes": link.segment.committed_bytes,
                 "promised_bytes": link.segment.promised_bytes,
+                "late_promises": len(link.segment.late),
                 "objects": link.segment.objects,
                 "usage": link.usage or {},
             }

@@ -53,7 +53,7 @@ class Endings:
                     segment.release(int(sizes.sum()), sizes.size)
                 else:
                     until, since = late
-                    segment.late.append(Late(until, since, int(sizes.sum()), sizes.size))
+                    segment.release_late(Late(until, since, int(sizes.sum()), sizes.size))
 
     def end(self, rows: I32, attempts: U64, now: float, late_until: float | None = None) -> Ended:
         """End these reservations where they are open. With `late_until` their writer may still

@@ -16,6 +16,8 @@ import numpy as np
 
 from moonpool.pool.catalog.base import I32, U16, U32, U64, SegmentFacts
 
+LATE_MAX = 4096  # late promises told apart on one segment
+
 
 class Late(NamedTuple):
     """Promises of reservations that ended while their writer may still hold the memory."""
@@ -68,6 +70,19 @@ class Segment:
         self.promised_bytes -= size
         self.promised_objects -= objects
         assert self.promised_bytes >= 0 and self.promised_objects >= 0, self
+
+    def release_late(self, late: Late) -> None:
+        """A promise ended, but its room returns later. Beyond LATE_MAX the newest takes it in:
+        their room returns together, never too early."""
+        if len(self.late) >= LATE_MAX:
+            last = self.late.pop()
+            late = Late(
+                max(last.until, late.until),
+                max(last.since, late.since),
+                last.size + late.size,
+                last.objects + late.objects,
+            )
+        self.late.append(late)
 
     def settle(self, now: float, heard: float) -> None:
         """Give late promises back: those older than the report of `heard`, or overdue at `now`."""
