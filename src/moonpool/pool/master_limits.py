@@ -19,6 +19,7 @@ class MasterLimits:
     held_puts_max: int = 4_096
     followers_max: int = 1_024
     tombstones_max: int = 65_536
+    retire_waits_max: int = 65_536
     reservations_max: int = 1_000_000
     leases_max: int = 65_536
     segments_max: int = 1_024

@@ -77,7 +77,7 @@ class MasterMachine:
 
     def _make_rooms(self, nodes_expected: int) -> None:
         config, limits, catalog, outbox = self.config, self.limits, self.catalog, self._outbox
-        self._orders = RetireOrders(outbox)
+        self._orders = RetireOrders(limits.retire_waits_max, outbox)
         self.nodes = Nodes(
             config,
             catalog,
@@ -252,6 +252,8 @@ class MasterMachine:
                 "waiters": self._waiters.pairs,
                 "held_puts": len(self._held),
                 "retire_orders": len(self._orders),
+                "retire_waits": self._orders.waits,
+                "retire_refused": self._orders.refused,
                 "sessions": len(self._sessions),
                 "requests": self.requests,
             }

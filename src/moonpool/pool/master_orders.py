@@ -28,15 +28,23 @@ class _Order:
     segment: int
     tombs: list[tuple[bytes, int, int]]  # key, term, sequence
     keys: list[bytes]
-    waits: list[RetireWait]
+    waits: dict[int, RetireWait]  # by identity
 
 
 class RetireOrders:
     """Retire messages that somebody waits for, by id. An order ends when its agent answers or
-    when the lease of an unreachable agent has surely passed."""
+    when the lease of an unreachable agent has surely passed.
 
-    def __init__(self, outbox: list[Effect]) -> None:
+    Each order holds slots that cannot be used until it ends, so there are never more than slots.
+    Waits, pairs of an order and a call, are bounded: with `waits_max` of them a call that would
+    wait is refused before anything is changed. The call that passes the bound is taken whole.
+    """
+
+    def __init__(self, waits_max: int, outbox: list[Effect]) -> None:
+        self._max = waits_max
         self._outbox = outbox
+        self.waits = 0
+        self.refused = 0  # calls for which there was no room
         self._orders: dict[int, _Order] = {}
         self._by_segment: dict[int, set[int]] = {}
         self._by_key: dict[bytes, set[int]] = {}
@@ -46,19 +54,28 @@ class RetireOrders:
     def __len__(self) -> int:
         return len(self._orders)
 
+    @property
+    def full(self) -> bool:
+        return self.waits >= self._max
+
+    def concern(self, keys: Iterable[bytes]) -> bool:
+        """An older value of one of these keys may still be read."""
+        return any(key in self._by_key for key in keys)
+
     def new(self, segment: int, tombs: list[tuple[bytes, int, int]], wait: RetireWait) -> int:
-        number = self._add(_Order(segment, tombs, [key for key, _, _ in tombs], [wait]))
+        number = self._add(_Order(segment, tombs, [key for key, _, _ in tombs], {id(wait): wait}))
         wait.orders[number] = segment
         return number
 
     def new_unawaited(self, segment: int, keys: list[bytes]) -> int:
         """Nobody waits for this one, and it may come back with its node; but who puts one of
         these keys anew will join."""
-        return self._add(_Order(segment, [], keys, []))
+        return self._add(_Order(segment, [], keys, {}))
 
     def _add(self, order: _Order) -> int:
         number, self._next = self._next, self._next + 1
         self._orders[number] = order
+        self.waits += len(order.waits)
         self._by_segment.setdefault(order.segment, set()).add(number)
         for key in order.keys:
             self._by_key.setdefault(key, set()).add(number)
@@ -72,7 +89,8 @@ class RetireOrders:
                 if number not in wait.orders:
                     order = self._orders[number]
                     wait.orders[number] = order.segment
-                    order.waits.append(wait)
+                    order.waits[id(wait)] = wait
+                    self.waits += 1
 
     def start(self, wait: RetireWait) -> None:
         """All orders of this wait are given; it answers at once when there are none."""
@@ -87,6 +105,7 @@ class RetireOrders:
         if order is None or order.segment != segment:
             return
         del self._orders[number]
+        self.waits -= len(order.waits)
         self._by_segment[segment].discard(number)
         for key in order.keys:
             numbers = self._by_key.get(key)
@@ -94,7 +113,7 @@ class RetireOrders:
                 numbers.discard(number)
                 if not numbers:
                     del self._by_key[key]
-        for wait in order.waits:
+        for wait in order.waits.values():
             if wait.orders.pop(number, None) is not None and not wait.orders:
                 self._outbox.append(Send(wait.session, wait.request, wait.done))
                 wait.deadline = None
@@ -124,8 +143,15 @@ class RetireOrders:
             elif wait.late is not None:
                 segments = set(wait.orders.values())
                 self._outbox.append(Send(wait.session, wait.request, wait.late(segments)))
-                wait.orders.clear()
+                self._leave(wait)
         self._waits = left
+
+    def _leave(self, wait: RetireWait) -> None:
+        """It was answered: its orders go on without it."""
+        for number in wait.orders:
+            del self._orders[number].waits[id(wait)]
+        self.waits -= len(wait.orders)
+        wait.orders.clear()
 
     @property
     def next_deadline(self) -> float | None:

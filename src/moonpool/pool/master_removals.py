@@ -41,7 +41,20 @@ class Removals:
         """Some agent has not yet confirmed what it was told to retire."""
         return len(self._orders) > 0
 
-    def remove(self, asked: Asked, call: m.Remove) -> None:
+    @property
+    def full(self) -> bool:
+        """So many calls wait for their nodes that no other may."""
+        return self._orders.full
+
+    def concern(self, keys: Iterable[bytes]) -> bool:
+        return self._orders.concern(keys)
+
+    def refused(self) -> None:
+        self._orders.refused += 1
+
+    def remove(self, asked: Asked, call: m.Remove) -> m.Failure | None:
+        if self._orders.full:
+            return self._refuse()
         removed, removals, retirements = self._catalog.remove(
             call.keys.blob, batch_ends(call.keys), asked.now, asked.wall_ms
         )
@@ -60,8 +73,11 @@ class Removals:
         done = m.Removed(status.tobytes())
         wait = RetireWait(asked.session, asked.request, deadline, done, late)
         self.wait_for(retirements, removals, wait, asked.now, also=names)
+        return None
 
-    def remove_prefix(self, asked: Asked, call: m.RemovePrefix) -> None:
+    def remove_prefix(self, asked: Asked, call: m.RemovePrefix) -> m.Failure | None:
+        if self._orders.full:
+            return self._refuse()
         removals: list[Removal] = []
         retirements: list[Retirement] = []
         cursor = 0
@@ -75,6 +91,15 @@ class Removals:
         deadline = wait_until(asked.now, call.wait_ms)
         wait = RetireWait(asked.session, asked.request, deadline, done, lambda _: done)
         self.wait_for(retirements, removals, wait, asked.now)
+        return None
+
+    def _refuse(self) -> m.Failure:
+        self.refused()
+        return m.Failure(
+            "not_ready",
+            f"{self._orders.waits} calls wait for nodes to retire (retire_waits_max); nothing was "
+            "removed, try again",
+        )
 
     def follow(self, retirements: list[Retirement], keys: list[bytes]) -> None:
         """These went by themselves (evicted, expired, corrupt). Nobody waits, but a new value of

@@ -6,7 +6,7 @@ import numpy as np
 
 from moonpool.core.errors import BadInput
 from moonpool.pool import messages as m
-from moonpool.pool.catalog.base import COMMITTED, I32, NO_SEGMENT
+from moonpool.pool.catalog.base import COMMITTED, I32, NO_SEGMENT, RESERVED
 from moonpool.pool.catalog.catalog import Catalog, Removal
 from moonpool.pool.catalog.commits import CommitRequest
 from moonpool.pool.catalog.endings import Ended
@@ -91,6 +91,8 @@ class Writing:
         """None: answered when no older value of these keys may be read any more."""
         commit = commit_request(call)
         replaced = self._replaced(commit) if commit.rows.size else []
+        if self._removals.full and self._must_wait(commit, replaced):
+            return self._refuse(asked, commit)
         settled = self._catalog.commit(commit, asked.now, asked.wall_ms)
         self._agents.expire(settled.expiries)
         if self._waiters and settled.rows.size:
@@ -107,6 +109,20 @@ class Writing:
             settled.retirements, gone, wait, asked.now, also=self._keys(settled.rows)
         )
         return None
+
+    def _must_wait(self, commit: CommitRequest, replaced: list[Removal]) -> bool:
+        attempts = set(commit.attempts.tolist())
+        if any(one.sequence not in attempts for one in replaced):
+            return True
+        table = self._catalog.table
+        rows = commit.rows[(commit.rows >= 0) & (commit.rows < table.rows_max)]
+        return self._removals.concern(self._keys(rows[table.state[rows] == RESERVED]))
+
+    def _refuse(self, asked: Asked, commit: CommitRequest) -> m.Committed:
+        """No room to wait in: these attempts end, and may be made again."""
+        self._removals.refused()
+        self.ended(self._catalog.abort(commit.rows, commit.attempts, asked.now), asked.now)
+        return m.Committed(bytes([m.PutStatus.GONE]) * commit.rows.size)
 
     def _replaced(self, commit: CommitRequest) -> list[Removal]:
         """What the rows of this commit hold now, where they hold something."""
