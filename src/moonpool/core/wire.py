@@ -7,16 +7,16 @@ Header, 16 bytes, little endian; magic and version keep their place in every fut
            5  kind     u8       see Kind
            6  flags    u16      0; anything else needs a newer version
            8  length   u32      payload bytes, checked against a limit before any allocation
-          12  crc      u32      CRC-32 (zlib) of the payload
+          12  crc      u32      CRC-32C of the payload
 
 A stream that once broke the rules stays broken: the caller closes it.
 """
 
 import struct
-import zlib
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from moonpool._core import crc32c
 from moonpool.core.errors import BadFrame, Corrupt, ProtocolMismatch, TransferError, Unreachable
 from moonpool.core.units import format_bytes
 
@@ -63,7 +63,7 @@ def encode_frame(kind: Kind, payload: bytes, max_frame: int = MAX_FRAME) -> byte
     length = len(payload)
     if length > max_frame:
         raise BadFrame(f"frame of {format_bytes(length)} is over {_limit(max_frame)}; split it")
-    return _HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, 0, length, zlib.crc32(payload)) + payload
+    return _HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, 0, length, crc32c(payload)) + payload
 
 
 def decode_header(
@@ -91,7 +91,7 @@ def decode_header(
 
 def check_payload(header: Header, payload: bytes) -> Frame:
     """The frame, once its payload is whole; raises Corrupt when the checksum differs."""
-    if zlib.crc32(payload) != header.crc:
+    if crc32c(payload) != header.crc:
         raise Corrupt(f"a {header.kind.name} frame of {header.length} bytes has a wrong checksum")
     return Frame(header.kind, payload)
 

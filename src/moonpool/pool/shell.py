@@ -68,9 +68,10 @@ class BlockingShell:
 
     def run(self, build: Callable[[Context], Dialogue[T]], timeout_s: float) -> T:
         self._check_usable()
-        deadline = Deadline.after(self.now(), timeout_s)
+        now = self.now()
+        deadline = Deadline.after(now, timeout_s)
         away = self._away_since
-        patient = away is None or self.now() - away < IMPATIENT_AFTER_S
+        patient = away is None or now - away < IMPATIENT_AFTER_S
         context = Context(self.state, self.now, deadline.at_s, patient)
         call = _Call(self, deadline)
         try:
