@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from moonpool._core import join_keys
+from moonpool.pool.messages import NO_SEGMENT as NO_SEGMENT
 from moonpool.pool.messages import KeyColumn
-
-NO_SEGMENT = 0xFFFF
 
 
 def pack_keys(keys: Sequence[bytes]) -> KeyColumn:

@@ -12,14 +12,13 @@ import numpy as np
 from moonpool import _core
 from moonpool.core.clock import SystemClock
 from moonpool.core.errors import BadInput, BadKey, BadSize
+from moonpool.core.key_batch import KEY_BYTES_MAX
 from moonpool.pool.columns import pack_keys
-from moonpool.pool.messages import KeyColumn
+from moonpool.pool.messages import REPLICAS_MAX, KeyColumn
 from moonpool.pool.ports import Buffer
 from moonpool.pool.protocol_reserve import NO_PARENT, PutItem, PutOptions
 
-KEY_BYTES_MAX = 1024
 BATCH_KEYS_MAX = 65_536  # as the master's BATCH_MAX
-REPLICAS_MAX = 8  # as the catalog's replicas_max
 TTL_S_MAX = 1e10  # three hundred years; None is forever
 Key = str | bytes
 T = TypeVar("T", bound=Sequence[Any])

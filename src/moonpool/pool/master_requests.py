@@ -45,8 +45,8 @@ def put_request(call: m.Reserve, asked: Asked) -> PutRequest:
     check_ends(call.outside_parents.blob, outside)
     replicas = call.replicas
     least = call.min_replicas or replicas
-    if not 1 <= least <= replicas <= 8:
-        raise BadInput(f"{replicas} replicas, at least {least}; 1 to 8 are possible")
+    if not 1 <= least <= replicas <= m.REPLICAS_MAX:
+        raise BadInput(f"{replicas} replicas, at least {least}; 1 to {m.REPLICAS_MAX} are possible")
     if not 0 <= call.pin <= 2 or not 0 <= call.tenant < 2**32 or not 0 <= call.expiry_ms < 2**62:
         raise BadInput(f"pin {call.pin}, tenant {call.tenant}, expiry {call.expiry_ms}")
     return PutRequest(

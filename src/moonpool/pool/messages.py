@@ -11,6 +11,8 @@ from enum import IntEnum
 import msgspec
 
 PROTOCOL_VERSION = 1
+REPLICAS_MAX = 8  # copies of one object
+NO_SEGMENT = 0xFFFF  # where a column of segments names none
 
 
 class KeyColumn(msgspec.Struct, array_like=True, frozen=True):

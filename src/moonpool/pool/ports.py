@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from moonpool.core.status import BlockStatus
 
 U8 = npt.NDArray[np.uint8]
 U32 = npt.NDArray[np.uint32]
@@ -40,25 +41,7 @@ CLAIM_DTYPE = np.dtype(
 )
 
 
-class Status(IntEnum):
-    """The native Status byte (native/status.hpp)."""
-
-    OK = 0
-    MOVED = 1
-    CORRUPT = 2
-    BOUNDS = 3
-    NO_SPACE = 4
-    NO_SLOT = 5
-    STALE_TERM = 6
-    EXPIRED = 7
-    UNREACHABLE = 8
-    REFUSED = 9
-    CANCELLED = 10
-    NOT_FOUND = 11
-    TOO_BIG = 12
-    BUSY = 13
-    PROTOCOL = 14
-    INTERNAL = 15
+Status = BlockStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ An op moves blocks between one local and one remote segment. Its states:
 A terminal state means quiet: no byte of the caller's memory is touched after it.
 """
 
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -26,6 +26,7 @@ from moonpool.core.errors import (
     TransferError,
     Unreachable,
 )
+from moonpool.core.status import BlockStatus as BlockStatus
 
 if TYPE_CHECKING:
     from moonpool.transfer.op import Op
@@ -34,27 +35,6 @@ if TYPE_CHECKING:
 U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
-
-
-class BlockStatus(IntEnum):
-    """What became of one block; the same byte in native/status.hpp and on the wire."""
-
-    OK = 0
-    MOVED = 1
-    CORRUPT = 2
-    BOUNDS = 3
-    NO_SPACE = 4
-    NO_SLOT = 5
-    STALE_TERM = 6
-    EXPIRED = 7
-    UNREACHABLE = 8
-    REFUSED = 9
-    CANCELLED = 10
-    NOT_FOUND = 11
-    TOO_BIG = 12
-    BUSY = 13
-    PROTOCOL = 14
-    INTERNAL = 15
 
 
 STATUS_ERRORS: dict[int, type[TransferError]] = {

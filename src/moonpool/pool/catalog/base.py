@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from moonpool.pool.messages import NO_SEGMENT as NO_SEGMENT
+
 U8 = npt.NDArray[np.uint8]
 U16 = npt.NDArray[np.uint16]
 U32 = npt.NDArray[np.uint32]
@@ -39,9 +41,7 @@ IN_FLIGHT = 16  # a replacement is being written
 CHOSEN = 32  # picked in the eviction decision being made
 KEPT = PINNED | LEASED | SHELTERED | IN_FLIGHT  # eviction spares what has one of these
 
-NO_SEGMENT = 0xFFFF
 PIN_HARD = 2
-KEY_BYTES_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,6 @@ class CatalogConfig:
     rows_max: int = 4_000_000
     replica_rows_max: int = 0  # 0: one and a half times rows_max
     segments_max: int = 1024
-    replicas_max: int = 8  # copies of one object
     reservations_max: int = 1_000_000  # keys promised to writers at one time
     reservation_ms: int = 30_000
     inheritance_ms: int = 2_000  # how long a key is kept for the waiter that inherits it
