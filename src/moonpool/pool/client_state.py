@@ -5,10 +5,10 @@ The placement cache is a hint. Generations make a stale entry harmless: it answe
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -95,6 +95,7 @@ class ClientState:
         self.cache: OrderedDict[bytes, Placement] = OrderedDict()
         self.cache_entries_max = cache_entries_max
         self.touches = TouchLog(touches_max)
+        self.forgotten: deque[Any] = deque()  # attempts and claims of lost write sessions
         self.topology_version = -1
         self.term = 0
         self.endpoints: dict[int, SegmentEndpoint] = {}

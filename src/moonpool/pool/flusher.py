@@ -1,22 +1,18 @@
-"""Reads that ride on no request are reported by a thread beside the calls."""
+"""What a client owes the pool beside its calls, done by a thread."""
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 
-from moonpool.pool.client_state import TouchLog
 
+class Flusher:
+    """Calls `flush`, a method, every `pause_s`. It does not keep the method's owner alive, and
+    ends with it."""
 
-class TouchFlusher:
-    """Calls `flush` when the oldest unreported read is `pause_s` old."""
-
-    def __init__(
-        self, touches: TouchLog, now: Callable[[], float], flush: Callable[[], None], pause_s: float
-    ) -> None:
-        self._touches = touches
-        self._now = now
-        self._flush = flush
+    def __init__(self, flush: Callable[[], None], pause_s: float) -> None:
+        self._flush = weakref.WeakMethod(flush)
         self._pause_s = pause_s
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -28,8 +24,15 @@ class TouchFlusher:
 
     def _run(self) -> None:
         while not self._closing.wait(self._pause_s):
-            if len(self._touches) and self._now() - self._touches.oldest >= self._pause_s:
-                try:
-                    self._flush()
-                except Exception:
-                    continue
+            if not self._flushed():
+                return
+
+    def _flushed(self) -> bool:
+        flush = self._flush()
+        if flush is None:
+            return False
+        try:
+            flush()
+        except Exception:  # the next time may do better, and nobody is here to be told
+            return True
+        return True

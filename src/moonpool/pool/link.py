@@ -88,15 +88,15 @@ class BlockingLink:
             frame = handshake.receive(self._stream.recv(deadline))
 
     def request(self, message: m.ClientRequest, deadline: Deadline) -> m.Message:
-        """Send and wait for the reply. After DeadlineExceeded the link is closed: a late reply
-        must not be taken for the next one's."""
+        """Send and wait for the reply. After an exception the link is closed: a late reply must not
+        be taken for the next one's."""
         number = self._next
         self._next += 1
         left = deadline.left_ms(self._clock.monotonic())
         try:
             self._stream.send(MESSAGE, m.encode(message, number, left), deadline)
             envelope = decode_message(self._stream.recv(deadline))
-        except DeadlineExceeded:
+        except BaseException:  # also Ctrl-C in mid-frame
             self.close()
             raise
         if envelope.id != number:

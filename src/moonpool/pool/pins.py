@@ -12,7 +12,7 @@ class PinBudget:
 
     def __init__(self, bytes_max: int) -> None:
         self._max = bytes_max
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a forgotten view may be collected inside
         self.bytes = 0
 
     def take(self, size: int) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from moonpool.core.sections import ClientConfig
 from moonpool.pool import operations
 from moonpool.pool.client_state import Placement
-from moonpool.pool.flusher import TouchFlusher
+from moonpool.pool.flusher import Flusher
 from moonpool.pool.inputs import (
     Key,
     Pin,
@@ -32,6 +32,7 @@ from moonpool.pool.operations import EventBatch
 from moonpool.pool.pins import PinBudget
 from moonpool.pool.ports import Buffer, Status
 from moonpool.pool.protocol_put import store
+from moonpool.pool.protocol_session import abort_forgotten
 from moonpool.pool.results import (
     Answers,
     Bools,
@@ -66,12 +67,8 @@ class Pool:
         self._timeout_s = config.timeout_ms / 1000
         self._verify = config.verify
         self._pins = PinBudget(config.pinned_bytes_max)
-        self._flusher = TouchFlusher(
-            self._state.touches,
-            shell.now,
-            lambda: self.flush(timeout_s=min(1.0, self._timeout_s)),
-            config.touch_flush_ms / 1000,
-        )
+        self._flush_s = config.touch_flush_ms / 1000
+        self._flusher = Flusher(self._flush_due, self._flush_s)
         _POOLS.add(self)
 
     @staticmethod
@@ -358,6 +355,14 @@ class Pool:
         self.close()
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _flush_due(self) -> None:
+        """What is to be done from time to time, by the flusher's thread."""
+        state, timeout_s = self._state, min(1.0, self._timeout_s)
+        if len(state.touches) and self._shell.now() - state.touches.oldest >= self._flush_s:
+            self.flush(timeout_s=timeout_s)
+        if state.forgotten:
+            self._shell.run(abort_forgotten, timeout_s)
 
     def _place(self, key: bytes, fresh: bool, timeout_s: float | None) -> Placement | Miss:
         cached = self._state.cache.get(key)

@@ -151,6 +151,13 @@ def abort_write(context: Context, attempts: list[Attempt], claims: Claims) -> Pr
         yield from abort(context, attempts)
 
 
+def abort_forgotten(context: Context) -> Protocol[None]:
+    """Give back what write sessions held that nobody can end any more."""
+    while context.state.forgotten:
+        attempts, claims = context.state.forgotten.popleft()
+        yield from abort_write(context, attempts, claims)
+
+
 def _columns(
     members: list[tuple[Attempt, int, int]],
 ) -> tuple[

@@ -153,6 +153,11 @@ class WriteSession:
         if not self._open:
             raise Closed("this write session has ended")
 
+    def __del__(self) -> None:
+        # Anything may be locked when this runs: the claims are only laid down for who gives back.
+        if getattr(self, "_open", False) and self._attempts:
+            self._shell.state.forgotten.append((self._attempts, self._claims))
+
     def __enter__(self) -> WriteSession:
         return self
 

@@ -53,8 +53,8 @@ class BlockingShell:
             host_id(), self.opener.open, cache_entries_max=config.cache_entries_max
         )
         self._idle: list[BlockingLink] = []
-        self._free = threading.BoundedSemaphore(LINKS_MAX)
-        self._lock = threading.Lock()
+        self._links = 0  # idle, in use, and being made
+        self._given_back = threading.Condition()
         self._closed = False
         self._pid = os.getpid()
         self._away_since: float | None = None
@@ -64,7 +64,7 @@ class BlockingShell:
 
     def connect(self, timeout_s: float) -> None:
         """Reach the master once, so that a wrong address or token is said at once."""
-        self._put_back(self.take_link(Deadline.after(self.now(), timeout_s)))
+        self.give_link(self.take_link(Deadline.after(self.now(), timeout_s)))
 
     def run(self, build: Callable[[Context], Dialogue[T]], timeout_s: float) -> T:
         self._check_usable()
@@ -80,7 +80,7 @@ class BlockingShell:
             call.end()
 
     def close(self) -> None:
-        with self._lock:
+        with self._given_back:
             self._closed = True
             idle, self._idle = self._idle, []
         for link in idle:
@@ -98,33 +98,36 @@ class BlockingShell:
 
     def take_link(self, deadline: Deadline) -> BlockingLink:
         """Raises TransferError."""
-        with self._lock:
+        with self._given_back:
+            while not self._idle and self._links >= LINKS_MAX:
+                left = deadline.check(self.now(), "wait for a connection to the master")
+                self._given_back.wait(left)
             if self._idle:
                 return self._idle.pop()
-        if not self._free.acquire(timeout=deadline.check(self.now(), "wait for a connection")):
-            deadline.check(self.now(), "wait for a connection to the master")
+            self._links += 1
         try:
             return self._connect(deadline)
         except BaseException:
-            self._free.release()
+            self._lost_link()
             raise
 
     def _connect(self, deadline: Deadline) -> BlockingLink:
         name = f"client-{self._pid}"
         return BlockingLink(self.config.master, self.config.token, name, deadline)
 
-    def _put_back(self, link: BlockingLink) -> None:
-        with self._lock:
-            if not self._closed and len(self._idle) < LINKS_MAX:
+    def give_link(self, link: BlockingLink) -> None:
+        with self._given_back:
+            if not (link.closed or self._closed):
                 self._idle.append(link)
+                self._given_back.notify()
                 return
         link.close()
+        self._lost_link()
 
-    def give_link(self, link: BlockingLink) -> None:
-        if link.closed:
-            self._free.release()
-        else:
-            self._put_back(link)
+    def _lost_link(self) -> None:
+        with self._given_back:
+            self._links -= 1
+            self._given_back.notify()
 
     def master_answered(self) -> None:
         self._away_since = None
