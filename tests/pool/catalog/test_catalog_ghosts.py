@@ -81,3 +81,21 @@ def test_a_full_row_table_leaves_no_ghost_without_children() -> None:
     pool.check()
     assert pool.put([b"root", b"a", b"b"], 1) == [PutStatus.COMMITTED] * 3
     pool.check()
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_replacement_whose_new_parent_went_is_not_put_under_another_key(
+    pool: Pool, back: bool
+) -> None:
+    pool.put([b"parent", b"child"], 1)
+    call = pool.sealed(pool.reserve([b"child"], outside=[b"parent"], parents=[-2], replace=True))
+    row = pool.row(b"parent")
+    pool.remove([b"parent"])
+    pool.put([b"other", *([b"parent"] if back else [])], 1)
+    assert pool.row(b"other") == row
+    settled = pool.commit(call)
+    pool.check()
+    expected = PutStatus.COMMITTED if back else PutStatus.PARENT_MISSING
+    assert settled.status.tolist() == [expected]
+    assert pool.catalog.table.parent[pool.row(b"child")] == (pool.row(b"parent") if back else -1)
+    assert pool.found([b"child"]) == [b"child"]

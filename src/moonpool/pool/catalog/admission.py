@@ -237,6 +237,10 @@ class Admission:
 
     # The promise.
 
+    def _keys(self, rows: I32) -> list[bytes]:
+        """Keys of these rows, b"" for -1."""
+        return [b"" if row < 0 else self._rows.table.key(row) for row in rows.tolist()]
+
     def _promise(
         self,
         put: PutRequest,
@@ -284,6 +288,7 @@ class Admission:
                 sizes=put.sizes[granted],
                 segments=targets[granted],
                 parents=parents[granted],
+                parent_keys=self._keys(parents[granted]) if mixed else [],
                 replacing=replacing,
                 open=np.ones(mine.size, np.bool_),
                 open_count=mine.size,

@@ -56,7 +56,7 @@ class CheckedCommit:
             batch = reservations.get(first)
             assert batch is not None, first
             self.batches.append((batch, where))
-            self.parents[where] = batch.parents[self.indexes[where]]
+            self.parents[where] = batch.parents_now(rows.table)[self.indexes[where]]
 
     def _check_replicas(self, rows: Rows) -> None:
         """A replica counts when its segment was promised, once; enough of them make a value."""

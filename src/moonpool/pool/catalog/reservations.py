@@ -11,7 +11,12 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
+from moonpool._core import Table
 from moonpool.pool.catalog.base import I32, U16, U32, U64, Bool, Index
+
+PARENT_GONE = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ class Batch:
     sizes: U64
     segments: U16  # [g, replicas], NO_SEGMENT where fewer were granted
     parents: I32
+    parent_keys: list[bytes]  # of a mixed batch (b"" none): replaced keys are linked at commit
     replacing: Bool  # the key had a value (or one nobody can read) when it was granted
     open: Bool
     open_count: int
@@ -60,6 +66,19 @@ class Batch:
     source: PutRequest | None  # when the whole call was granted on one segment, one copy each:
     segment: int = -1  # that segment
     total_bytes: int = 0
+
+    def parents_now(self, table: Table) -> I32:
+        """Rows of the parents as they are now. A row that nothing was linked to may have gone
+        meanwhile, or belong to another key: PARENT_GONE unless the key is there again."""
+        named = np.flatnonzero(self.parents >= 0)
+        if not self.mixed or named.size == 0:
+            return self.parents
+        keys = [self.parent_keys[i] for i in named.tolist()]
+        ends = np.cumsum([len(key) for key in keys]).astype(np.uint32)
+        found = table.find(b"".join(keys), ends)
+        now = self.parents.copy()
+        now[named] = np.where(found >= 0, found, PARENT_GONE)
+        return now
 
     @property
     def whole(self) -> bool:

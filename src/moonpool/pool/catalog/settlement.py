@@ -26,7 +26,7 @@ from moonpool.pool.catalog.base import (
 )
 from moonpool.pool.catalog.commits import CheckedCommit, CommitRequest, first_of_each
 from moonpool.pool.catalog.endings import Ended, Endings
-from moonpool.pool.catalog.reservations import Batch, Reservations
+from moonpool.pool.catalog.reservations import PARENT_GONE, Batch, Reservations
 from moonpool.pool.catalog.rows import Rows
 from moonpool.pool.messages import PutStatus
 
@@ -147,6 +147,10 @@ class Settlement:
         """A key is visible only after its parent: refused with it when the parent is refused."""
         table, good = self._rows.table, self._good
         rows, parents = checked.rows, checked.parents
+        lost = checked.good & (parents == PARENT_GONE)
+        if lost.any():
+            checked.good &= ~lost
+            status[checked.places[lost]] = _PARENT_MISSING
         has = parents >= 0
         if not has.any():
             return
