@@ -47,7 +47,7 @@ from moonpool.pool.results import (
 )
 from moonpool.pool.sessions import ReadSession, WriteSession
 from moonpool.pool.shell import Shell
-from moonpool.pool.view import View
+from moonpool.pool.view import View, copied_view, pinned_view
 
 IN_FLIGHT_WAIT_S = 1.0  # how long a put waits for another writer of its key, unless told
 
@@ -222,22 +222,15 @@ class Pool:
         for fresh in (False, True):
             placement = self._place(key, fresh, timeout_s)
             if isinstance(placement, Miss):
-                return View(None, placement, None, None)
-            replica = placement.replicas[0]
-            self._pins.take(placement.size)
-            pin = replica.port.pin(replica.slot, replica.generation, verify)
-            if not isinstance(pin, int):
+                return copied_view(placement)
+            view = pinned_view(placement, self._pins, verify)
+            if isinstance(view, View):
                 self._state.touches.add(placement.row, placement.sequence, self._shell.now())
-                return View(memoryview(pin), None, pin, self._pins)  # type: ignore[arg-type]
-            self._pins.give_back(placement.size)
-            if pin != -1 - Status.MOVED:
+                return view
+            if view != -1 - Status.MOVED:
                 break
             self._state.forget(key, placement)
-        result = self._fetch([key], None, timeout_s)[0]
-        if isinstance(result, Miss):
-            return View(None, result, None, None)
-        assert result.data is not None
-        return View(memoryview(result.data), None, None, None)
+        return copied_view(self._fetch([key], None, timeout_s)[0])
 
     def read_session(
         self, keys: Sequence[Key], *, layers: int = 1, timeout_s: float | None = None

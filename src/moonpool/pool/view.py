@@ -5,9 +5,10 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from moonpool.pool.results import Miss
+from moonpool.pool.results import Hit, Miss
 
 if TYPE_CHECKING:
+    from moonpool.pool.client_state import Placement
     from moonpool.pool.pins import PinBudget
     from moonpool.pool.ports import View as Pin
 
@@ -63,3 +64,22 @@ class View:
             except BufferError:
                 if self._pin is not None and self._pins is not None:
                     self._pins.give_back(self._size)  # nobody will tell us when the slices end
+
+
+def pinned_view(placement: Placement, pins: PinBudget, verify: bool) -> View | int:
+    """A view on the object's first replica where it lies, or -1 - status: it cannot be pinned."""
+    replica = placement.replicas[0]
+    pins.take(placement.size)
+    pin = replica.port.pin(replica.slot, replica.generation, verify)
+    if isinstance(pin, int):
+        pins.give_back(placement.size)
+        return pin
+    return View(memoryview(pin), None, pin, pins)  # type: ignore[arg-type]
+
+
+def copied_view(result: Hit | Miss) -> View:
+    """The same on bytes of one's own, or on nothing."""
+    if isinstance(result, Miss):
+        return View(None, result, None, None)
+    assert result.data is not None
+    return View(memoryview(result.data), None, None, None)
