@@ -14,6 +14,7 @@ import moonpool
 from moonpool.core.errors import MoonpoolError
 from moonpool.pool.inputs import as_items
 from moonpool.pool.pool import Pool
+from moonpool.pool.process import end_with
 from moonpool.pool.protocol import MasterLost
 from moonpool.pool.protocol_put import write
 from moonpool.pool.protocol_reserve import PutOptions, reserve
@@ -164,4 +165,5 @@ def hang() -> NoReturn:
 
 
 if __name__ == "__main__":
+    end_with(os.getppid())
     globals()[sys.argv[1]](*sys.argv[2:])
