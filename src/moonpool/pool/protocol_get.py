@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 
 from moonpool.pool import messages as m
 from moonpool.pool.client_state import Placement, Replica
 from moonpool.pool.columns import i32, pack_keys, replica_starts, u8, u16, u32, u64
-from moonpool.pool.ports import Buffer, Port, ReadCall, Status
+from moonpool.pool.ports import Buffer, Outcome, Port, ReadCall, Status
 from moonpool.pool.protocol import Context, MasterLost, Protocol, ask, call_all, learn_topology
 from moonpool.pool.results import Hit, Miss, MissReason
 
@@ -167,33 +167,63 @@ def fetch(
 def _fetch_known(
     context: Context, keys: Sequence[bytes], buffers: Sequence[Buffer] | None, verify: bool
 ) -> Protocol[list[Hit | Miss] | None]:
-    """The usual batch: all placements known, all best copies on one segment mapped here, all of
-    them as they should be. None: something is not so."""
+    """The usual batch: all placements known, all best copies on segments mapped here, all of them
+    as they should be. None: something is not so."""
     state = context.state
     placements = list(filter(None, map(state.cache.get, keys)))
     if not placements or len(placements) < len(keys):
         return None
     ports, slots, generations = zip(*[p.replicas[0] for p in placements], strict=True)
-    port = ports[0]
-    if not port.local or ports.count(port) < len(ports):
+    groups = _by_port(ports)
+    if not all(port.local for port in groups):
         return None
-    targets = buffers
-    if targets is None:
-        ends = list(accumulate(placement.size for placement in placements))
-        memory = np.empty(ends[-1], np.uint8).data
-        targets = [memory[a:b] for a, b in zip([0, *ends], ends, strict=False)]
-    call = ReadCall(np.array(slots, np.uint32), np.array(generations, np.uint64), targets, verify)
-    (outcome,) = yield from call_all(context, [(port, call)])
-    if outcome.status.any():
+    targets = _own_memory(placements) if buffers is None else buffers
+    whole = ReadCall(np.array(slots, np.uint32), np.array(generations, np.uint64), targets, verify)
+    calls = [_part(whole, which) for which in groups.values()] if len(groups) > 1 else [whole]
+    outcomes = yield from call_all(context, list(zip(groups, calls, strict=True)))
+    if any(outcome.status.any() for outcome in outcomes):
         return None
     placements.reverse()
     rows, sequences = [p.row for p in placements], [p.sequence for p in placements]
     state.touches.extend(rows, sequences, context.now())
     if buffers is None:
-        return [Hit(target.nbytes, port.node, target.tobytes()) for target in targets]
-    sizes = outcome.sizes.tolist()
-    hits = {size: Hit(size, port.node) for size in set(sizes)}
-    return [hits[size] for size in sizes]
+        return [Hit(t.nbytes, p.node, t.tobytes()) for t, p in zip(targets, ports, strict=True)]
+    return _hits(groups, outcomes)
+
+
+def _own_memory(placements: Sequence[Placement]) -> list[memoryview]:
+    """A piece of the object's size for each placement."""
+    ends = list(accumulate(placement.size for placement in placements))
+    memory = np.empty(ends[-1], np.uint8).data
+    return [memory[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+
+
+def _part(call: ReadCall, which: list[int]) -> ReadCall:
+    buffers = [call.buffers[i] for i in which]
+    return ReadCall(call.slots[which], call.generations[which], buffers, call.verify)
+
+
+def _by_port(ports: Sequence[Port]) -> dict[Port, list[int]]:
+    """Which ones go to each."""
+    if len(set(ports)) == 1:
+        return {ports[0]: list(range(len(ports)))}
+    groups: dict[Port, list[int]] = {port: [] for port in ports}
+    for i, port in enumerate(ports):
+        groups[port].append(i)
+    return groups
+
+
+def _hits(groups: dict[Port, list[int]], outcomes: Sequence[Outcome]) -> list[Hit | Miss]:
+    """In the order of the keys; equal hits are one object."""
+    found: list[Hit | Miss] = []
+    for port, outcome in zip(groups, outcomes, strict=True):
+        sizes = outcome.sizes.tolist()
+        hits = {size: Hit(size, port.node) for size in set(sizes)}
+        found += [hits[size] for size in sizes]
+    if len(groups) == 1:
+        return found
+    placed = dict(zip(chain.from_iterable(groups.values()), found, strict=True))
+    return [placed[i] for i in range(len(found))]
 
 
 def touch(context: Context, keys: Sequence[bytes]) -> None:
