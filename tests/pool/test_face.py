@@ -46,7 +46,13 @@ class Blocking:
 
             return self._runner.run(run())
 
-        return call if inspect.iscoroutinefunction(method) else method
+        def gather(*args: Any, **options: Any) -> Any:
+            async def run() -> Any:
+                return [item async for item in method(*args, **options)]
+
+            return iter(self._runner.run(run()))
+
+        return gather if inspect.isasyncgenfunction(method) else call
 
     def end(self) -> None:
         self._runner.close()

@@ -1,32 +1,23 @@
-"""The asyncio shell and face: the same protocols as the blocking pool, driven by an event loop.
-
-Requests to the master share one connection. Copies run in a small thread pool: they release the
-GIL, so the loop goes on meanwhile.
-"""
+"""The asyncio face: the awaitable twin of Pool, name by name."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar, overload
 
-from moonpool.core.clock import SystemClock
-from moonpool.core.errors import (
-    Closed,
-    MoonpoolError,
-    ProtocolMismatch,
-    Refused,
-    TransferError,
-)
-from moonpool.core.host import host_id
+from moonpool.core.errors import MoonpoolError
 from moonpool.core.sections import ClientConfig
-from moonpool.pool import messages as m
 from moonpool.pool import operations
-from moonpool.pool.client_state import ClientState
+from moonpool.pool.aio_sessions import (
+    AsyncReadSession,
+    AsyncWriteSession,
+    SessionOpening,
+    ViewOpening,
+)
+from moonpool.pool.aio_shell import AsyncShell
 from moonpool.pool.connect import client_config
 from moonpool.pool.inputs import (
     Key,
@@ -37,110 +28,33 @@ from moonpool.pool.inputs import (
     as_keys,
     as_options,
     as_prefix,
+    as_sizes,
     as_targets,
 )
-from moonpool.pool.link import AsyncLink
-from moonpool.pool.openers import PortOpener
 from moonpool.pool.operations import EventBatch
+from moonpool.pool.pins import PinBudget
 from moonpool.pool.pool import IN_FLIGHT_WAIT_S
-from moonpool.pool.ports import Buffer
-from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
+from moonpool.pool.ports import Buffer, Status
+from moonpool.pool.protocol import Context
 from moonpool.pool.protocol import Protocol as Dialogue
 from moonpool.pool.protocol_put import store
+from moonpool.pool.protocol_session import abort_forgotten
 from moonpool.pool.results import (
     Answers,
     Bools,
     Hit,
-    Objects,
+    Miss,
+    ObjectInfo,
     PrefixMatch,
     PutResult,
     PutResults,
+    RemoveStatus,
     RemoveStatuses,
 )
-from moonpool.pool.shell import run_agents
+from moonpool.pool.session_state import WriteState
+from moonpool.pool.view import View
 
 T = TypeVar("T")
-COPY_THREADS = 4
-
-
-class AsyncShell:
-    """Drives protocols on the running event loop."""
-
-    def __init__(self, config: ClientConfig) -> None:
-        self.config = config
-        self.clock = SystemClock()
-        self.opener = PortOpener(config.token, config.shared_memory)
-        self.state = ClientState(
-            host_id(), self.opener.open, cache_entries_max=config.cache_entries_max
-        )
-        self._copies = ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="moonpool-copy")
-        self._link: AsyncLink | None = None
-        self._linking = asyncio.Lock()
-        self._closed = False
-
-    async def connect(self, timeout_s: float) -> AsyncLink:
-        """The link to the master, opened (again) when there is none."""
-        async with self._linking:
-            if self._link is None or self._link.closed:
-                self._link = await AsyncLink.connect(
-                    self.config.master,
-                    self.config.token,
-                    f"client-{os.getpid()}",
-                    timeout_s=timeout_s,
-                )
-            return self._link
-
-    async def run(self, build: Callable[[Context], Dialogue[T]], timeout_s: float) -> T:
-        if self._closed:
-            raise Closed("this pool was closed; connect again")
-        deadline = self.clock.monotonic() + timeout_s
-        dialogue = build(Context(self.state, self.clock.monotonic, deadline))
-        try:
-            effect = next(dialogue)
-            while True:
-                effect = dialogue.send(await self._perform(effect, deadline))
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-
-    async def close(self) -> None:
-        self._closed = True
-        if self._link is not None:
-            self._link.close()
-        self._copies.shutdown(wait=True)
-        self.state.close()
-        self.opener.close()
-
-    async def _perform(self, effect: Any, deadline: float) -> Any:
-        match effect:
-            case CallMaster():
-                return await self._ask(effect.message, deadline)
-            case CallAgents():
-                loop = asyncio.get_running_loop()
-                # Shielded: a copy into the caller's memory ends before the call does.
-                copying = loop.run_in_executor(self._copies, run_agents, effect)
-                try:
-                    return await asyncio.shield(copying)
-                except asyncio.CancelledError:
-                    while not copying.done():  # cancelled again meanwhile: it still must end
-                        with suppress(asyncio.CancelledError):
-                            await asyncio.wait([copying])
-                    raise
-            case Pause():
-                await asyncio.sleep(effect.seconds)
-        return None
-
-    async def _ask(self, message: m.ClientRequest, deadline: float) -> m.Message | MasterLost:
-        left = max(0.001, deadline - self.clock.monotonic())
-        try:
-            link = await self.connect(left)
-            reply = await link.request(message, left)
-        except (Refused, ProtocolMismatch) as error:
-            return MasterLost(str(error), refused=True, code=error.code)
-        except TransferError as error:
-            return MasterLost(str(error), code=error.code)
-        if isinstance(reply, m.Failure):
-            return MasterLost(reply.text, refused=True, code=reply.code)
-        return reply
 
 
 class AsyncPool:
@@ -150,6 +64,7 @@ class AsyncPool:
         self._shell = shell
         self._timeout_s = config.timeout_ms / 1000
         self._verify = config.verify
+        self._pins = PinBudget(config.pinned_bytes_max)
         self._flush_s = config.touch_flush_ms / 1000
         self._flush: asyncio.Task[None] | None = None
 
@@ -226,9 +141,59 @@ class AsyncPool:
         encoded = as_keys(keys)
         return await self._fetch(encoded, as_targets(buffers, len(encoded)), timeout_s)
 
-    async def exists(self, keys: Sequence[Key], *, timeout_s: float | None = None) -> Bools:
-        encoded = as_key_column(keys)
-        return await self._run(lambda context: operations.exists(context, encoded), timeout_s)
+    def view(
+        self, key: Key, *, verify: bool = False, timeout_s: float | None = None
+    ) -> ViewOpening:
+        return ViewOpening(lambda: self._view(key, verify, timeout_s))
+
+    def write_session(
+        self,
+        keys: Sequence[Key],
+        sizes: Sequence[int],
+        *,
+        layers: int = 1,
+        replicas: int = 1,
+        parents: Sequence[Key | None] | Literal["chain"] | None = None,
+        parent: Key | None = None,
+        timeout_s: float | None = None,
+    ) -> SessionOpening[AsyncWriteSession]:
+        def make() -> AsyncWriteSession:
+            state = WriteState(
+                as_keys(keys),
+                as_sizes(sizes),
+                layers=layers,
+                replicas=replicas,
+                parents=parents,
+                parent=parent,
+            )
+            return AsyncWriteSession(self._shell, state, self._timeout(timeout_s))
+
+        return SessionOpening(self._shell, make)
+
+    def read_session(
+        self, keys: Sequence[Key], *, layers: int = 1, timeout_s: float | None = None
+    ) -> SessionOpening[AsyncReadSession]:
+        def make() -> AsyncReadSession:
+            timeout = self._timeout(timeout_s)
+            return AsyncReadSession(self._shell, as_keys(keys), layers=layers, timeout_s=timeout)
+
+        return SessionOpening(self._shell, make)
+
+    @overload  # text is a sequence of text, too: the first that fits is meant
+    async def exists(  # type: ignore[overload-overlap]
+        self, key: str | bytes, *, timeout_s: float | None = None
+    ) -> bool: ...
+
+    @overload
+    async def exists(self, key: Sequence[Key], *, timeout_s: float | None = None) -> Bools: ...
+
+    async def exists(
+        self, key: Key | Sequence[Key], *, timeout_s: float | None = None
+    ) -> bool | Bools:
+        single = isinstance(key, str | bytes)
+        keys = as_key_column([key] if isinstance(key, str | bytes) else key)
+        found = await self._run(lambda context: operations.exists(context, keys), timeout_s)
+        return found[0] if single else found
 
     async def match_prefix(
         self, keys: Sequence[Key], *, timeout_s: float | None = None
@@ -236,14 +201,26 @@ class AsyncPool:
         encoded = as_keys(keys)
         return await self._run(lambda context: operations.match_prefix(context, encoded), timeout_s)
 
+    @overload
+    async def remove(  # type: ignore[overload-overlap]
+        self, key: str | bytes, *, timeout_s: float | None = None
+    ) -> RemoveStatus: ...
+
+    @overload
     async def remove(
-        self, keys: Sequence[Key], *, timeout_s: float | None = None
-    ) -> RemoveStatuses:
-        encoded = as_keys(keys)
+        self, key: Sequence[Key], *, timeout_s: float | None = None
+    ) -> RemoveStatuses: ...
+
+    async def remove(
+        self, key: Key | Sequence[Key], *, timeout_s: float | None = None
+    ) -> RemoveStatus | RemoveStatuses:
+        single = isinstance(key, str | bytes)
+        keys = [as_key(key)] if isinstance(key, str | bytes) else as_keys(key)
         wait_s = self._timeout(timeout_s)
-        return await self._run(
-            lambda context: operations.remove(context, encoded, wait_s), timeout_s
+        statuses = await self._run(
+            lambda context: operations.remove(context, keys, wait_s), timeout_s
         )
+        return statuses[0] if single else statuses
 
     async def remove_prefix(self, prefix: Key, *, timeout_s: float | None = None) -> int:
         encoded = as_key(prefix)
@@ -252,18 +229,19 @@ class AsyncPool:
             lambda context: operations.remove_prefix(context, encoded, wait_s), timeout_s
         )
 
-    async def list(self, prefix: Key = b"", *, timeout_s: float | None = None) -> Objects:
-        """All objects whose key starts with `prefix`."""
+    async def list(
+        self, prefix: Key = b"", *, page: int = 1000, timeout_s: float | None = None
+    ) -> AsyncIterator[ObjectInfo]:
+        """`async for found in pool.list(prefix)`; holds one page at a time."""
         encoded = as_prefix(prefix)
-        found: Objects = []
         cursor = 0
         while cursor >= 0:
-            page, cursor = await self._run(
-                lambda context, at=cursor: operations.list_objects(context, encoded, at, 1000),
+            objects, cursor = await self._run(
+                lambda context, at=cursor: operations.list_objects(context, encoded, at, page),
                 timeout_s,
             )
-            found += page
-        return found
+            for found in objects:
+                yield found
 
     async def stat(self, *, timeout_s: float | None = None) -> dict[str, object]:
         return await self._run(operations.stat, timeout_s)
@@ -279,6 +257,9 @@ class AsyncPool:
         return await self._run(
             lambda context: operations.events(context, position, limit, wait_s), timeout_s
         )
+
+    async def flush(self, *, timeout_s: float | None = None) -> None:
+        await self._run(operations.flush, timeout_s)
 
     async def close(self) -> None:
         if self._flush is not None:
@@ -297,6 +278,42 @@ class AsyncPool:
     ) -> None:
         await self.close()
 
+    async def _view(self, key: Key, verify: bool, timeout_s: float | None) -> View:
+        key = as_key(key)
+        for fresh in (False, True):
+            placement = await self._run(
+                lambda context, anew=fresh: operations.place(context, key, anew), timeout_s
+            )
+            if isinstance(placement, Miss):
+                return View(None, placement, None, None)
+            replica = placement.replicas[0]
+            self._pins.take(placement.size)
+            try:
+                # The sum over an object takes its time; a pin alone takes none.
+                pin = (
+                    await self._shell.copy(replica.port.pin, replica.slot, replica.generation, True)
+                    if verify
+                    else replica.port.pin(replica.slot, replica.generation, False)
+                )
+            except BaseException:
+                self._pins.give_back(placement.size)
+                raise
+            if not isinstance(pin, int):
+                self._shell.state.touches.add(
+                    placement.row, placement.sequence, self._shell.now()
+                )
+                self._report_reads()
+                return View(memoryview(pin), None, pin, self._pins)  # type: ignore[arg-type]
+            self._pins.give_back(placement.size)
+            if pin != -1 - Status.MOVED:
+                break
+            self._shell.state.forget(key, placement)
+        result = (await self._fetch([key], None, timeout_s))[0]
+        if isinstance(result, Miss):
+            return View(None, result, None, None)
+        assert result.data is not None
+        return View(memoryview(result.data), None, None, None)
+
     async def _fetch(
         self, keys: Sequence[bytes], buffers: Sequence[Buffer] | None, timeout_s: float | None
     ) -> Answers:
@@ -311,16 +328,18 @@ class AsyncPool:
     def _report_reads(self) -> None:
         """Reads that ride on no request are reported after touch_flush_ms, beside the calls."""
         touches = self._shell.state.touches
-        if not len(touches) or self._shell.clock.monotonic() - touches.oldest < self._flush_s:
+        if not len(touches) or self._shell.now() - touches.oldest < self._flush_s:
             return
         if self._flush is None or self._flush.done():
-            self._flush = asyncio.create_task(self._flush_touches())
+            self._flush = asyncio.create_task(self._quietly(operations.flush))
 
-    async def _flush_touches(self) -> None:
+    async def _quietly(self, build: Callable[[Context], Dialogue[None]]) -> None:
         with suppress(MoonpoolError):
-            await self._run(operations.flush, min(1.0, self._timeout_s))
+            await self._shell.run(build, min(1.0, self._timeout_s))
 
     async def _run(self, build: Callable[..., Dialogue[T]], timeout_s: float | None) -> T:
+        if self._shell.state.forgotten:  # sessions that nobody ended
+            self._shell.beside(self._quietly(abort_forgotten))
         return await self._shell.run(build, self._timeout(timeout_s))
 
     def _timeout(self, timeout_s: float | None) -> float:

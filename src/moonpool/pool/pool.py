@@ -45,6 +45,7 @@ from moonpool.pool.results import (
     RemoveStatus,
     RemoveStatuses,
 )
+from moonpool.pool.session_state import WriteState
 from moonpool.pool.sessions import ReadSession, WriteSession
 from moonpool.pool.shell import Shell
 from moonpool.pool.view import View, copied_view, pinned_view
@@ -155,16 +156,15 @@ class Pool:
     ) -> WriteSession:
         """Write objects piece by piece (layer by layer); committed when the `with` block ends well,
         aborted when it raises. See WriteSession."""
-        return WriteSession(
-            self._shell,
+        state = WriteState(
             as_keys(keys),
             as_sizes(sizes),
             layers=layers,
             replicas=replicas,
             parents=parents,
             parent=parent,
-            timeout_s=self._timeout(timeout_s),
         )
+        return WriteSession(self._shell, state, self._timeout(timeout_s))
 
     # --- reading ----------------------------------------------------------------------------------
 

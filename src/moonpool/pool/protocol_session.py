@@ -102,8 +102,9 @@ def write_pieces(
         for claim, status in zip(chosen, outcome.status.tolist(), strict=True):
             if status != Status.OK:
                 claim[0].why = f"{Status(status).name.lower()} {outcome.text}".strip()
-                claims[segment].remove(claim)
-                broken.append(claim)
+                if claim in claims[segment]:  # pieces written side by side fail together
+                    claims[segment].remove(claim)
+                    broken.append(claim)
         if broken:
             aborts.append((port, AbortCall(*_columns(broken))))
     yield from call_all(context, aborts)

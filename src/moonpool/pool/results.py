@@ -124,5 +124,4 @@ class ObjectInfo(NamedTuple):
 Answers = list[Hit | Miss]
 PutResults = list[PutResult]
 Bools = list[bool]
-Objects = list[ObjectInfo]
 RemoveStatuses = list[RemoveStatus]

@@ -1,0 +1,125 @@
+"""The asyncio shell: the same protocols as the blocking one, driven by an event loop.
+
+Requests to the master share one connection. Copies run in a small thread pool: they release the
+GIL, so the loop goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from moonpool.core.clock import SystemClock
+from moonpool.core.errors import Closed, ProtocolMismatch, Refused, TransferError
+from moonpool.core.host import host_id
+from moonpool.core.sections import ClientConfig
+from moonpool.pool import messages as m
+from moonpool.pool.client_state import ClientState
+from moonpool.pool.link import AsyncLink
+from moonpool.pool.openers import PortOpener
+from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
+from moonpool.pool.protocol import Protocol as Dialogue
+from moonpool.pool.shell import run_agents
+
+T = TypeVar("T")
+COPY_THREADS = 4
+
+
+class AsyncShell:
+    """Drives protocols on the running event loop."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self.config = config
+        self.clock = SystemClock()
+        self.opener = PortOpener(config.token, config.shared_memory)
+        self.state = ClientState(
+            host_id(), self.opener.open, cache_entries_max=config.cache_entries_max
+        )
+        self._copies = ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="moonpool-copy")
+        self._link: AsyncLink | None = None
+        self._linking = asyncio.Lock()
+        self._beside: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def now(self) -> float:
+        return self.clock.monotonic()
+
+    async def connect(self, timeout_s: float) -> AsyncLink:
+        """The link to the master, opened (again) when there is none."""
+        async with self._linking:
+            if self._link is None or self._link.closed:
+                self._link = await AsyncLink.connect(
+                    self.config.master,
+                    self.config.token,
+                    f"client-{os.getpid()}",
+                    timeout_s=timeout_s,
+                )
+            return self._link
+
+    async def run(self, build: Callable[[Context], Dialogue[T]], timeout_s: float) -> T:
+        if self._closed:
+            raise Closed("this pool was closed; connect again")
+        deadline = self.now() + timeout_s
+        dialogue = build(Context(self.state, self.now, deadline))
+        try:
+            effect = next(dialogue)
+            while True:
+                effect = dialogue.send(await self._perform(effect, deadline))
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+
+    async def copy(self, act: Callable[..., T], *args: Any) -> T:
+        """Run what moves bytes in a copy thread. Cancelled, it ends before the caller's call does:
+        the caller's memory is quiet then."""
+        copying = asyncio.get_running_loop().run_in_executor(self._copies, act, *args)
+        try:
+            return await asyncio.shield(copying)
+        except asyncio.CancelledError:
+            while not copying.done():  # cancelled again meanwhile: it still must end
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([copying])
+            raise
+
+    def beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run what nobody waits for; `close` does."""
+        task = asyncio.create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+        return task
+
+    async def close(self) -> None:
+        while self._beside:
+            await asyncio.wait(self._beside)
+        self._closed = True
+        if self._link is not None:
+            self._link.close()
+        self._copies.shutdown(wait=True)
+        self.state.close()
+        self.opener.close()
+
+    async def _perform(self, effect: Any, deadline: float) -> Any:
+        match effect:
+            case CallMaster():
+                return await self._ask(effect.message, deadline)
+            case CallAgents():
+                return await self.copy(run_agents, effect)
+            case Pause():
+                await asyncio.sleep(effect.seconds)
+        return None
+
+    async def _ask(self, message: m.ClientRequest, deadline: float) -> m.Message | MasterLost:
+        left = max(0.001, deadline - self.now())
+        try:
+            link = await self.connect(left)
+            reply = await link.request(message, left)
+        except (Refused, ProtocolMismatch) as error:
+            return MasterLost(str(error), refused=True, code=error.code)
+        except TransferError as error:
+            return MasterLost(str(error), code=error.code)
+        if isinstance(reply, m.Failure):
+            return MasterLost(reply.text, refused=True, code=reply.code)
+        return reply
