@@ -2,10 +2,12 @@
 
 import pickle
 import re
+from pathlib import Path
 
 import pytest
 
 from moonpool.core import errors
+from tests.tree import ROOT
 
 
 def tree_lines(cls: type[object], depth: int = 0) -> list[tuple[int, str]]:
@@ -71,3 +73,13 @@ def test_did_you_mean() -> None:
 
 def test_missing_extra_names_the_pip_extra() -> None:
     assert "pip install 'moonpool[plot]'" in str(errors.missing_extra("--plot", "plot"))
+
+
+def test_every_error_is_used() -> None:
+    code = "".join(
+        path.read_text(encoding="utf-8")
+        for path in (ROOT / "src" / "moonpool").rglob("*.py")
+        if path != Path(errors.__file__)
+    )
+    unused = [cls.__name__ for cls in all_errors() if not re.search(rf"\b{cls.__name__}\b", code)]
+    assert unused == []

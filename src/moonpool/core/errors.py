@@ -10,10 +10,8 @@ MoonpoolError
 ├── PoolError
 │   ├── PoolFull
 │   ├── ObjectTooLarge
-│   ├── KeyInFlight
 │   ├── ParentMissing
 │   ├── AttemptLost
-│   ├── StaleTerm
 │   └── NotReady
 ├── TransferError
 │   ├── Unreachable (ConnectionError)
@@ -94,24 +92,12 @@ class ObjectTooLarge(PoolError):
     """The object cannot fit even into an empty pool."""
 
 
-class KeyInFlight(PoolError):
-    """Another client is writing the key and did not finish within the deadline."""
-
-    retryable = True
-
-
 class ParentMissing(PoolError):
     """The named parent is neither committed nor earlier in the same batch."""
 
 
 class AttemptLost(PoolError):
     """The put's reservation expired or was aborted before its commit; nothing became visible."""
-
-    retryable = True
-
-
-class StaleTerm(PoolError):
-    """The request speaks for a master that a newer one has replaced."""
 
     retryable = True
 
