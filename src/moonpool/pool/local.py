@@ -17,7 +17,7 @@ from moonpool.pool import messages as m
 from moonpool.pool.client_state import ClientState
 from moonpool.pool.effects import Effect
 from moonpool.pool.master_machine import MasterMachine
-from moonpool.pool.node import headroom_bytes, slot_count
+from moonpool.pool.node import headroom_bytes, segment_errors, slot_count
 from moonpool.pool.node_machine import NodeMachine
 from moonpool.pool.pool import Pool
 from moonpool.pool.port_shm import AgentControl, ShmPort
@@ -25,6 +25,7 @@ from moonpool.pool.ports import Port
 from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
 from moonpool.pool.protocol import Protocol as Dialogue
 from moonpool.pool.shell import run_agents
+from moonpool.transfer.room import require_room
 
 T = TypeVar("T")
 NODE_SESSION = 1
@@ -39,9 +40,11 @@ class LocalShell:
 
         self.clock = clock or SystemClock()
         self._pid = os.getpid()
-        self._agent = SegmentAgent.create(
-            None, node.memory, headroom_bytes(node), slot_count(node), 16
-        )
+        require_room(node.memory + headroom_bytes(node))
+        with segment_errors("the embedded pool's memory"):
+            self._agent = SegmentAgent.create(
+                None, node.memory, headroom_bytes(node), slot_count(node), 16
+            )
         self._segment = SegmentClient(self._agent.fd())
         endpoint = m.SegmentEndpoint(
             0,

@@ -10,7 +10,7 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from moonpool.core.units import format_bytes
 from moonpool.pool import messages as m
 from moonpool.pool.link import AsyncLink
 from moonpool.pool.node_machine import NodeMachine
+from moonpool.transfer.room import require_room
 
 if TYPE_CHECKING:
     from moonpool._core import SegmentAgent
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("moonpool.node")
 
 SLOT_DATA_BYTES = 8192  # one slot for so many bytes of data, unless `slots` says otherwise
-SLOTS_MIN = 1024
+SHARED_MEMORY = "/dev/shm"
+SOCKET_SUFFIX, SOCKET_PATH_MAX = ".sock", 107
+SLOTS_MIN, SLOTS_MAX = 1024, 1 << 28  # the last as the master takes them
 HEADROOM_MIN = 16 << 20
 RECONNECT_S = (0.05, 1.0)  # first and longest pause between attempts
 NAMES_MAX = 256
@@ -55,17 +58,20 @@ def headroom_bytes(config: NodeConfig) -> int:
 
 
 def slot_count(config: NodeConfig) -> int:
-    return config.slots or max(SLOTS_MIN, config.memory // SLOT_DATA_BYTES)
+    return config.slots or min(SLOTS_MAX, max(SLOTS_MIN, config.memory // SLOT_DATA_BYTES))
 
 
 def open_segment(config: NodeConfig) -> tuple[SegmentAgent, str]:
     """Adopt the segment file of this node's last life, or format a new one; with its name.
 
-    Raises SegmentLocked (a living node owns it), SegmentError, BadConfig (the file has another
-    capacity than asked for).
+    Raises SegmentLocked (a living node owns it), SegmentError, BadConfig (the folder is no good, or
+    the file has another capacity than asked for).
     """
     directory = config.directory
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadConfig(f"node.dir = {directory} cannot be made: {error.strerror}") from None
     if config.name:
         return _open_named(config, config.name), config.name
     base = socket.gethostname()
@@ -78,22 +84,40 @@ def open_segment(config: NodeConfig) -> tuple[SegmentAgent, str]:
     raise SegmentError(f"{NAMES_MAX} nodes already run in {directory}; give this one a --name")
 
 
+@contextlib.contextmanager
+def segment_errors(where: object) -> Iterator[None]:
+    """Native errors as those of our tree."""
+    from moonpool import _core
+
+    try:
+        yield
+    except _core.SegmentLocked as error:
+        raise SegmentLocked(f"{where}: {error}") from None
+    except _core.SegmentFormat as error:
+        raise SegmentDamaged(f"{where}: {error}; remove it to start empty") from None
+    except _core.SegmentSpace as error:
+        raise SegmentSpace(f"{where}: {error}; ask for less --memory or free some") from None
+    except _core.SegmentError as error:
+        raise SegmentError(f"{where}: {error}") from None
+    except (OSError, ValueError) as error:
+        raise BadConfig(f"{where}: {error}") from None
+
+
 def _open_named(config: NodeConfig, name: str) -> SegmentAgent:
     from moonpool import _core
 
     path = config.directory / f"{name}.seg"
-    try:
+    socket_path = config.directory / f"{name}{SOCKET_SUFFIX}"  # names may have dots
+    if len(os.fsencode(socket_path)) > SOCKET_PATH_MAX:
+        raise BadConfig(f"{socket_path} is too long for a socket; shorten --dir")
+    with segment_errors(path):
         if not path.exists():
+            if path.is_relative_to(SHARED_MEMORY):
+                require_room(config.memory + headroom_bytes(config))
             return _core.SegmentAgent.create(
                 str(path), config.memory, headroom_bytes(config), slot_count(config), config.rows
             )
         agent = _core.SegmentAgent.adopt(str(path))
-    except _core.SegmentLocked as error:
-        raise SegmentLocked(f"{path}: {error}") from None
-    except _core.SegmentFormat as error:
-        raise SegmentDamaged(f"{path}: {error}; remove it to start empty") from None
-    except _core.SegmentSpace as error:
-        raise SegmentSpace(f"{path}: {error}; ask for less --memory or free some") from None
     if agent.capacity_bytes != config.memory:
         held = agent.capacity_bytes
         agent.close()
@@ -114,7 +138,7 @@ class NodeServer:
         self.clock = clock or SystemClock()
         self.agent, self.name = open_segment(config)
         self.endpoint = Endpoint(secrets.randbits(63), config.token.encode())
-        self._socket = config.directory / f"{self.name}.sock"
+        self._socket = config.directory / f"{self.name}{SOCKET_SUFFIX}"
         with contextlib.suppress(FileNotFoundError):
             self._socket.unlink()  # ours: we hold the segment's lock
         try:
