@@ -1,6 +1,7 @@
 """`moonpool bench`: rows as lines or as a table."""
 
 import json
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -38,6 +39,22 @@ def test_json_is_one_object_a_row(
 def test_without_a_name_it_measures_everything(asked: list[tuple[str, Settings]]) -> None:
     assert main(["bench"]) == 0
     assert asked == [("all", Settings())]
+
+
+def test_sigterm_ends_it_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ctrl-C does: what a bench has started is taken down."""
+    ended: list[bool] = []
+
+    def rows_of(what: str, settings: Settings) -> Iterator[Row]:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+            yield from ROWS
+        finally:
+            ended.append(True)
+
+    monkeypatch.setattr(bench, "rows_of", rows_of)
+    assert main(["bench", "store"]) == 130
+    assert ended
 
 
 def test_the_table_shows_case_and_figures(

@@ -7,6 +7,7 @@ import argparse
 from moonpool.bench import BENCHES, Row, Settings, rows_of
 from moonpool.cli.output import Output
 from moonpool.cli.parser import EXIT_FAILED, EXIT_OK
+from moonpool.cli.signals import sigterm_interrupts
 from moonpool.cli.tables import table_text
 
 EXAMPLES = (
@@ -28,12 +29,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, output: Output) -> int:
     rows: list[Row] = []
-    for row in rows_of(args.what, Settings(max(1, args.rounds), args.full)):
-        rows.append(row)
-        if output.as_json:
-            output.result(row, "")
-        else:
-            output.note(f"{row['bench']}: {row['case']}")
+    with sigterm_interrupts():  # its processes and their memory end with it
+        for row in rows_of(args.what, Settings(max(1, args.rounds), args.full)):
+            rows.append(row)
+            if output.as_json:
+                output.result(row, "")
+            else:
+                output.note(f"{row['bench']}: {row['case']}")
     figures = [name for name in FIGURES if any(name in row for row in rows)]
     cells = [_cells(row, figures) for row in rows]
     output.text(table_text(("case", *figures, "more"), cells))
