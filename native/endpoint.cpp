@@ -148,7 +148,7 @@ std::shared_ptr<ClientConnection> Endpoint::connect(const std::string& address,
       say_hello(socket.get(), token_, epoch_, deadline, options_.frame_meta_bytes_max);
   auto connection = std::make_shared<ClientConnection>(loop_, options_, counters_,
                                                        std::move(socket), address, welcome);
-  if (!loop_.run([&] { loop_.add(connection, EPOLLIN); })) {
+  if (!loop_.run([&] { loop_.add(connection, ReaderRole::kFirstEvents); })) {
     throw ClosedError("this endpoint is closed");
   }
   count(counters_.connections_made);

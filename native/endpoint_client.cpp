@@ -20,6 +20,7 @@ ClientConnection::ClientConnection(Loop& loop, const EndpointOptions& options,
       address_(std::move(address)),
       welcome_(std::move(welcome)),
       writer_(options.piece_bytes),
+      role_(loop, *this),
       reader_(*this, kStagingBytes, options.piece_bytes) {
   if (is_unix()) reader_.accept_fds();
 }
@@ -38,6 +39,7 @@ void ClientConnection::set_directory(Directory directory) {
 
 void ClientConnection::submit(Submission submission) {
   std::shared_ptr<Op> op = std::move(submission.op);
+  op->driver = std::static_pointer_cast<ClientConnection>(shared_from_this());
   count(counters_.ops_submitted);
   wire::Header header;
   header.type = static_cast<std::uint8_t>(op->type);
@@ -84,8 +86,10 @@ void ClientConnection::submit(Submission submission) {
     pending_.emplace(op->id, op);
     newest_id_ = std::max(newest_id_, op->id);
   }
+  role_.expect();
   queue_.push_back(std::move(out));
   if (queue_.size() == 1) flush_locked();
+  role_.watch();  // after sending: the peer works meanwhile
   lock.unlock();
   loop_.note_deadline(op->deadline_ns);
 }
@@ -102,44 +106,66 @@ void ClientConnection::flush_locked() {
     if (result == FrameWriter::Result::kBroken) {
       // Wakes the I/O thread, which removes the connection and ends its ops.
       ::shutdown(socket_.get(), SHUT_RDWR);
-      return want_write_locked(false);
+      return role_.want_write(false);
     }
-    if (result != FrameWriter::Result::kDone) return want_write_locked(true);
+    if (result != FrameWriter::Result::kDone) return role_.want_write(true);
     out.op->sent = true;
     queue_.pop_front();
   }
-  want_write_locked(false);
-}
-
-void ClientConnection::want_write_locked(bool wanted) {
-  if (wanted == wants_write_) return;
-  wants_write_ = wanted;
-  loop_.set_events(*this, wanted ? EPOLLIN | EPOLLOUT : EPOLLIN);
+  role_.want_write(false);
 }
 
 // ---- receiving ----
 
 bool ClientConnection::on_event(std::uint32_t events) {
+  role_.on_event(events);
   if (events & EPOLLOUT) {
     std::lock_guard lock(send_mutex_);
     if (!dead_) flush_locked();
   }
-  if (!(events & (EPOLLIN | EPOLLHUP | EPOLLERR))) return true;
+  if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) {
+    std::lock_guard lock(receive_mutex_);
+    if (!role_.led() && !receive_locked()) return false;
+  }
+  role_.watch();
+  return true;
+}
+
+void ClientConnection::drive(Op& op, std::int64_t until_ns) {
+  if (!role_.enter()) return;
+  // The I/O thread ends what is due; only then does this thread's sleep have to end, too.
+  std::int64_t sleep_ns = std::min(until_ns, op.deadline_ns);
+  bool intact = true;
+  {
+    std::unique_lock lock(receive_mutex_);
+    intact = !ended_;
+    while (intact && !op.terminal() && monotonic_ns() < sleep_ns) {
+      lock.unlock();
+      bool readable = role_.sleep(sleep_ns);
+      lock.lock();
+      intact = !ended_ && (!readable || op.terminal() || receive_locked());
+    }
+  }
+  role_.leave();
+  if (intact) return;
+  auto self = std::static_pointer_cast<ClientConnection>(shared_from_this());
+  loop_.post([self] { self->loop_.remove(self->token); });
+}
+
+// One bounded turn; false once the stream has ended.
+bool ClientConnection::receive_locked() {
+  if (ended_) return false;
   std::uint64_t before = reader_.bytes();
   auto result = reader_.pump(socket_.get(), options_.turn_bytes);
   count(counters_.bytes_in, reader_.bytes() - before);
-  if (result == FrameReader::Result::kBroken) {
-    count(counters_.protocol_errors);
-    std::lock_guard lock(send_mutex_);
-    close_reason_ = "the peer sent a frame that breaks the protocol";
-    return false;
-  }
-  if (result == FrameReader::Result::kClosed) {
-    std::lock_guard lock(send_mutex_);
-    close_reason_ = "the peer closed the connection";
-    return false;
-  }
-  return true;
+  if (result == FrameReader::Result::kTurn || result == FrameReader::Result::kBlocked) return true;
+  ended_ = true;
+  bool broken = result == FrameReader::Result::kBroken;
+  if (broken) count(counters_.protocol_errors);
+  std::lock_guard lock(send_mutex_);
+  close_reason_ =
+      broken ? "the peer sent a frame that breaks the protocol" : "the peer closed the connection";
+  return false;
 }
 
 bool ClientConnection::on_header(const wire::Header& header, std::size_t* trailer_bytes) {
@@ -194,10 +220,16 @@ bool ClientConnection::on_frame(const wire::Header& header, std::span<const std:
   auto end = wire::load<wire::TrailerEnd>(trailer.data() + size);
   if (end.magic != wire::kMagic || end.crc != crc32c(trailer.data(), size)) return false;
   count(counters_.replies_received);
+  role_.answered();
   std::shared_ptr<Op> op = std::move(current_);
   current_.reset();
   if (!op) return true;
   OpResult result;
+  result.status.reserve(header.count);
+  result.sizes.reserve(header.count);
+  result.crcs.reserve(header.count);
+  result.slots.reserve(header.count);
+  result.generations.reserve(header.count);
   const auto& crcs = reader_.crcs();
   for (std::uint32_t i = 0; i < header.count; i++) {
     auto record = wire::load<wire::ReplyRecord>(trailer.data() + i * sizeof(wire::ReplyRecord));
@@ -245,6 +277,8 @@ void ClientConnection::cancel(const std::shared_ptr<Op>& op) {
 
 bool ClientConnection::end(const std::shared_ptr<Op>& op, OpState state, Status status,
                            const std::string& error) {
+  std::lock_guard receive_lock(receive_mutex_);
+  if (op->terminal()) return true;  // its answer came first
   bool half_sent = false;
   {
     std::lock_guard lock(send_mutex_);
@@ -256,6 +290,8 @@ bool ClientConnection::end(const std::shared_ptr<Op>& op, OpState state, Status 
       if (half_sent) {
         dead_ = true;  // the stream is of no use any more: nothing may follow half a frame
         close_reason_ = "an op ended while its request was half sent";
+      } else {
+        role_.answered();
       }
     }
   }
@@ -268,6 +304,7 @@ bool ClientConnection::end(const std::shared_ptr<Op>& op, OpState state, Status 
     pending_.erase(op->id);
   }
   finish(*op, state, status, error);
+  role_.kick();
   return !half_sent;
 }
 
@@ -294,6 +331,7 @@ std::int64_t ClientConnection::on_timer(std::int64_t now_ns) {
 }
 
 void ClientConnection::on_removed() {
+  role_.retire();  // from here on no other thread sleeps on the socket or reads it
   std::string reason;
   {
     std::lock_guard lock(send_mutex_);
@@ -303,7 +341,10 @@ void ClientConnection::on_removed() {
     reason = close_reason_;
     socket_.reset();
   }
-  current_.reset();
+  {
+    std::lock_guard lock(receive_mutex_);
+    current_.reset();
+  }
   std::map<std::uint64_t, std::shared_ptr<Op>> left;
   {
     std::lock_guard lock(pending_mutex_);

@@ -1,10 +1,13 @@
-// A connection this endpoint opened: ops are submitted from any thread, answers come in on the I/O
-// thread. A request is sent by its submitter when the queue is empty, else by the I/O thread.
+// A connection this endpoint opened: ops are submitted from any thread, answers are taken by the
+// I/O thread or by a thread that waits for one (reader_role.hpp). A request is sent by its
+// submitter when the queue is empty, else by the I/O thread.
 //
 //   guarded by       what
-//   send_mutex_      the outgoing queue, writing to the socket, `dead_`
-//   pending_mutex_   the ops without an answer (taken after send_mutex_ where both are)
-//   I/O thread       receiving, ending ops: so no op ends while its memory is written to
+//   receive_mutex_   the incoming frame and ending ops: so no op ends while its memory is written
+//   to send_mutex_      the outgoing queue, writing to the socket, `dead_` pending_mutex_   the ops
+//   without an answer the role's own   who sleeps on the socket
+//
+// Taken in this order where several are. Deadlines, cancels and ends come from the I/O thread.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -23,6 +26,7 @@
 #include "hello.hpp"
 #include "loop.hpp"
 #include "op.hpp"
+#include "reader_role.hpp"
 
 namespace moonpool {
 
@@ -36,7 +40,7 @@ struct Submission {
   std::vector<Piece> pieces;  // payload, memory is only read
 };
 
-class ClientConnection : public Source, private FrameSink {
+class ClientConnection : public Source, public OpDriver, private FrameSink {
  public:
   ClientConnection(Loop& loop, const EndpointOptions& options, EndpointCounters& counters,
                    Descriptor socket, std::string address, Welcome welcome);
@@ -44,6 +48,8 @@ class ClientConnection : public Source, private FrameSink {
   // Any thread. `submit` always ends the op some day; one that cannot be taken is FAILED at once.
   void submit(Submission submission);
   void cancel(const std::shared_ptr<Op>& op);
+  // Reads the socket on behalf of all, unless another thread does.
+  void drive(Op& op, std::int64_t until_ns) override;
   bool alive() const { return !dead_flag_.load(std::memory_order_acquire); }
   const std::string& address() const { return address_; }
   bool is_unix() const { return address_.rfind("unix:", 0) == 0; }
@@ -68,7 +74,7 @@ class ClientConnection : public Source, private FrameSink {
   bool on_frame(const wire::Header& header, std::span<const std::uint8_t> trailer) override;
 
   void flush_locked();
-  void want_write_locked(bool wanted);
+  bool receive_locked();
   // Ends an op that has no answer; false when that costs the connection (half a request has left).
   bool end(const std::shared_ptr<Op>& op, OpState state, Status status, const std::string& error);
   void finish(Op& op, OpState state, Status status, const std::string& error);
@@ -85,16 +91,19 @@ class ClientConnection : public Source, private FrameSink {
   FrameWriter writer_;
   std::deque<Outgoing> queue_;
   bool dead_ = false;
-  bool wants_write_ = false;
   std::atomic<bool> dead_flag_{false};
 
   std::mutex pending_mutex_;
   std::map<std::uint64_t, std::shared_ptr<Op>> pending_;
   std::uint64_t newest_id_ = 0;
 
+  ReaderRole role_;
+  std::mutex receive_mutex_;
   FrameReader reader_;
   std::shared_ptr<Op> current_;  // whose answer is coming in; null when it was given up
   std::vector<std::uint8_t> body_;
+  bool ended_ = false;  // nothing more is read: the peer has closed, or broken the protocol
+
   std::string close_reason_ = "the connection was closed";
 };
 

@@ -15,8 +15,8 @@ struct EndpointOptions {
   std::uint32_t claims_max = 65536;  // open on one connection, made for no client row
   std::uint32_t ops_max = 4096;      // in flight on one connection
   std::uint32_t replies_max = 64;    // waiting on one accepted connection; then it is not read
-  std::uint32_t turn_bytes =
-      1u << 20;  // moved for one connection before the others have their turn
+  // Moved for one connection before the others have their turn: a frame of a MiB takes one.
+  std::uint32_t turn_bytes = (1u << 20) + (64u << 10);
   std::uint32_t piece_bytes = 256u << 10;  // moved and checksummed while in cache
   std::uint32_t hello_ms = 2000;
   std::uint32_t deadline_ms = 5000;  // of an op that names none

@@ -1,10 +1,11 @@
 // The data plane's wire format: fixed little-endian structs, the same on both ends and in golden
 // tests.
 //
-// A frame is header | meta | payload | trailer. The meta holds the block descriptors, the payload
-// the bytes of all blocks back to back, the trailer what can only be known after the payload. A
-// receiver checks every length against its limits before it allocates, and believes no block before
-// the trailer.
+// A frame is header | meta | padding | payload | trailer. The padding makes a payload begin at a
+// cache line of the stream: the kernel copies it half as fast from and to other places. The meta
+// holds the block descriptors, the payload the bytes of all blocks back to back, the trailer what
+// can only be known after the payload. A receiver checks every length against its limits before it
+// allocates, and believes no block before the trailer.
 //
 //   request       meta                                 payload   trailer
 //   kReadRaw      RawBlock[count]                      -         -
@@ -35,6 +36,7 @@ static_assert(std::endian::native == std::endian::little, "the wire is little en
 inline constexpr std::uint32_t kMagic = 0x4c4f504d;  // the bytes "MPOL"
 inline constexpr std::uint8_t kVersion = 1;
 inline constexpr std::uint8_t kReplyBit = 0x80;
+inline constexpr std::uint32_t kAlignment = 64;
 inline constexpr std::uint64_t kWholeObject = ~std::uint64_t{0};
 
 enum class Type : std::uint8_t {
@@ -76,7 +78,7 @@ struct Header {
   std::uint64_t term = 0;
   std::uint32_t meta_bytes = 0;
   std::uint32_t meta_crc = 0;
-  std::uint32_t reserved = 0;
+  std::uint32_t padding = 0;     // bytes between meta and payload, less than kAlignment
   std::uint32_t header_crc = 0;  // CRC-32C of the bytes before it
 };
 static_assert(sizeof(Header) == 72 && offsetof(Header, header_crc) == 68);

@@ -17,8 +17,11 @@ FrameReader::FrameReader(FrameSink& sink, std::size_t staging_bytes, std::size_t
 
 FrameReader::Result FrameReader::pump(int fd, std::size_t turn_bytes) {
   std::size_t taken = 0;
+  short_ = false;
   while (true) {
     if (!consume()) return Result::kBroken;
+    // Less came than there was room for, and it ends with a frame: nothing is left to ask for.
+    if (short_ && !in_frame()) return Result::kBlocked;
     if (paused_ && phase_ == Phase::kHeader) return Result::kBlocked;
     if (taken >= turn_bytes) return Result::kTurn;
     if (phase_ == Phase::kPayload) sink_.on_payload();
@@ -82,9 +85,10 @@ bool FrameReader::begin_frame() {
   if (header_.magic != wire::kMagic) return fail(Fault::kMagic);
   if (header_.version != wire::kVersion) return fail(Fault::kVersion);
   if (!wire::signature_ok(header_)) return fail(Fault::kDamaged);
+  if (header_.padding >= wire::kAlignment) return fail(Fault::kDamaged);
   std::size_t trailer_bytes = 0;
   if (!sink_.on_header(header_, &trailer_bytes)) return fail(Fault::kRefused);
-  meta_.resize(header_.meta_bytes);
+  meta_.resize(std::size_t{header_.meta_bytes} + header_.padding);
   trailer_.resize(trailer_bytes);
   phase_ = Phase::kMeta;
   got_ = 0;
@@ -92,10 +96,11 @@ bool FrameReader::begin_frame() {
 }
 
 bool FrameReader::begin_payload() {
-  if (crc32c(meta_.data(), meta_.size()) != header_.meta_crc) return fail(Fault::kDamaged);
+  std::span meta = std::span<const std::uint8_t>(meta_).first(header_.meta_bytes);
+  if (crc32c(meta.data(), meta.size()) != header_.meta_crc) return fail(Fault::kDamaged);
   pieces_.clear();
   checksum_ = false;
-  if (!sink_.on_meta(header_, meta_, &pieces_, &checksum_)) return fail(Fault::kRefused);
+  if (!sink_.on_meta(header_, meta, &pieces_, &checksum_)) return fail(Fault::kRefused);
   std::erase_if(pieces_, [](const Piece& piece) { return piece.size == 0; });
   payload_left_ = 0;
   for (const Piece& piece : pieces_) payload_left_ += piece.size;
@@ -201,6 +206,9 @@ std::ptrdiff_t FrameReader::receive(int fd) {
   if (accept_fds_) keep_fds(message);
 
   auto left = static_cast<std::uint64_t>(got);
+  std::uint64_t room = 0;
+  for (std::size_t i = 0; i < count; i++) room += parts[i].iov_len;
+  short_ = left < room;
   staged_begin_ = staged_end_ = 0;
   if (phase_ == Phase::kMeta) {
     std::uint64_t n = std::min<std::uint64_t>(left, meta_.size() - got_);

@@ -86,7 +86,7 @@ class FrameReader {
   Phase phase_ = Phase::kHeader;
   std::size_t got_ = 0;  // bytes of the current header, meta or trailer
   wire::Header header_;
-  std::vector<std::uint8_t> meta_;
+  std::vector<std::uint8_t> meta_;  // and the padding
   std::vector<std::uint8_t> trailer_;
   std::vector<Piece> pieces_;
   std::size_t piece_ = 0;
@@ -94,6 +94,7 @@ class FrameReader {
   std::uint64_t payload_left_ = 0;
   bool checksum_ = false;
   std::vector<std::uint32_t> crcs_;
+  bool short_ = false;  // the last recvmsg left room
   bool paused_ = false;
   bool accept_fds_ = false;
   Descriptor received_fd_;

@@ -39,8 +39,12 @@ ssize_t send_parts(int fd, iovec* parts, std::size_t count, int shared_fd) {
 }  // namespace
 
 void set_head(OutFrame& frame, wire::Header header, const void* meta, std::size_t meta_bytes) {
+  std::size_t size = sizeof(header) + meta_bytes;
+  if (header.payload_bytes > 0) {
+    header.padding = static_cast<std::uint32_t>(-size % wire::kAlignment);
+  }
   wire::sign(header, meta, meta_bytes);
-  frame.head.resize(sizeof(header) + meta_bytes);
+  frame.head.resize(size + header.padding);
   std::memcpy(frame.head.data(), &header, sizeof(header));
   if (meta_bytes > 0) std::memcpy(frame.head.data() + sizeof(header), meta, meta_bytes);
 }
@@ -49,6 +53,8 @@ void OutFrame::forget_memory(const std::function<bool(const Piece&)>& which) {
   for (std::size_t i = piece_; i < pieces.size(); i++) {
     if (which(pieces[i])) pieces[i].memory = nullptr;
   }
+  // A trailer made for the bytes that were to leave says nothing of those that do.
+  if (trailer_sent_ == 0) finished_ = false;
 }
 
 // Brings the CRC cursor one cache-sized piece ahead of the send cursor; `crcs` has its size
@@ -138,8 +144,8 @@ FrameWriter::Result FrameWriter::send(int fd, OutFrame& frame, std::size_t* budg
       }
     }
     frame.trailer_sent_ += left;
-    if (frame.piece_ == frame.pieces.size() && frame.finished_ &&
-        frame.trailer_sent_ == frame.trailer.size()) {
+    if (frame.head_sent_ == frame.head.size() && frame.piece_ == frame.pieces.size() &&
+        frame.finished_ && frame.trailer_sent_ == frame.trailer.size()) {
       return Result::kDone;
     }
     if (*budget == 0) return Result::kTurn;

@@ -11,7 +11,7 @@
 namespace moonpool {
 
 struct OutFrame {
-  std::vector<std::uint8_t> head;   // header and meta
+  std::vector<std::uint8_t> head;   // header, meta, padding
   std::vector<Piece> pieces;        // memory is only read
   bool checksum = false;            // compute `crcs` by block just before the bytes leave
   std::vector<std::uint32_t> crcs;  // by block, sized by whoever sets `checksum`
@@ -50,7 +50,7 @@ class FrameWriter {
   const std::size_t piece_bytes_;
 };
 
-// Starts a frame: room for the signed header and its meta.
+// Starts a frame: the signed header, its meta, and padding before a payload.
 void set_head(OutFrame& frame, wire::Header header, const void* meta, std::size_t meta_bytes);
 
 }  // namespace moonpool

@@ -3,12 +3,17 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <limits>
 #include <system_error>
 #include <utility>
 
 namespace moonpool {
+namespace {
+constexpr std::int64_t kWaitMaxMs = std::int64_t{1} << 40;  // some 35 years: no sum overflows
+}  // namespace
 
 const char* name_of(OpState state) {
   constexpr const char* kNames[] = {"QUEUED", "POSTED", "DONE", "FAILED", "CANCELLED", "EXPIRED"};
@@ -36,14 +41,19 @@ std::vector<std::uint64_t> Completions::drain() {
 }
 
 bool Op::wait(std::int64_t timeout_ms) {
-  if (terminal()) return true;
+  if (terminal() || timeout_ms == 0) return terminal();
+  std::int64_t until_ns = std::numeric_limits<std::int64_t>::max();
+  if (timeout_ms > 0) {
+    until_ns = monotonic_ns() + std::min(timeout_ms, kWaitMaxMs) * 1'000'000;
+  }
+  if (auto one = driver.lock()) one->drive(*this, until_ns);
   std::unique_lock lock(mutex_);
   auto over = [this] { return terminal(); };
   if (timeout_ms < 0) {
     ended_.wait(lock, over);
     return true;
   }
-  return ended_.wait_for(lock, std::chrono::milliseconds(timeout_ms), over);
+  return ended_.wait_for(lock, std::chrono::nanoseconds(until_ns - monotonic_ns()), over);
 }
 
 void Op::notify(Completions& completions) {

@@ -7,13 +7,16 @@
 // touches the caller's memory. Who may touch it before:
 //
 //   memory of        QUEUED             POSTED                  terminal
-//   a read           nobody             the I/O thread          the caller
+//   a read           nobody             the connection's        the caller
+//                                       reader, under its
+//                                       receive lock
 //   a write          submitter or I/O   submitter or I/O        the caller
 //                    thread, under the connection's send lock
 #pragma once
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -53,6 +56,16 @@ struct OpResult {
   std::string error;
 };
 
+class Op;
+
+// Brings an op to its end from the thread that waits for it.
+class OpDriver {
+ public:
+  virtual ~OpDriver() = default;
+  // Returns when the op is terminal, at `until_ns`, or when somebody else takes care of it.
+  virtual void drive(Op& op, std::int64_t until_ns) = 0;
+};
+
 class Op {
  public:
   struct Room {
@@ -82,10 +95,11 @@ class Op {
   const wire::Type type;
   const std::uint32_t count;
   const std::int64_t deadline_ns;
-  std::vector<Room> rooms;  // reads: where block i goes
-  bool checksum = true;     // reads: compare the CRC of what arrived
-  bool sent = false;        // under the connection's send lock: the whole request has left
-  Descriptor shared_fd;     // kShareRegion: the descriptor received
+  std::vector<Room> rooms;         // reads: where block i goes
+  bool checksum = true;            // reads: compare the CRC of what arrived
+  std::weak_ptr<OpDriver> driver;  // set before the op is known to others
+  bool sent = false;               // under the connection's send lock: the whole request has left
+  Descriptor shared_fd;            // kShareRegion: the descriptor received
 
  private:
   bool finish_with(OpState state, OpResult result);

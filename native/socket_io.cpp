@@ -46,6 +46,25 @@ FdRegistry& registry() {
   return *instance;
 }
 
+// To a peer on this host only what fits the caches is under way at a time: bytes that left them
+// cost both ends a third more CPU time. To other hosts the kernel sizes the buffer by the distance.
+constexpr int kSameHostSendBytes = 208 << 10;
+
+bool same_host(int fd) {
+  sockaddr_storage here{}, there{};
+  socklen_t here_size = sizeof(here), there_size = sizeof(there);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&here), &here_size) != 0 ||
+      ::getpeername(fd, reinterpret_cast<sockaddr*>(&there), &there_size) != 0) {
+    return false;
+  }
+  if (here.ss_family == AF_INET6) {
+    return std::memcmp(&reinterpret_cast<sockaddr_in6*>(&here)->sin6_addr,
+                       &reinterpret_cast<sockaddr_in6*>(&there)->sin6_addr, sizeof(in6_addr)) == 0;
+  }
+  return reinterpret_cast<sockaddr_in*>(&here)->sin_addr.s_addr ==
+         reinterpret_cast<sockaddr_in*>(&there)->sin_addr.s_addr;
+}
+
 [[noreturn]] void fail(const std::string& what) {
   throw std::system_error(errno, std::generic_category(), what);
 }
@@ -152,6 +171,9 @@ void set_tcp_options(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+  if (same_host(fd)) {
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSameHostSendBytes, sizeof(kSameHostSendBytes));
+  }
 }
 
 Descriptor listen_tcp_socket(const std::string& host, std::uint16_t port,
@@ -219,8 +241,8 @@ Descriptor connect_socket(const std::string& address, std::int64_t deadline_ns) 
   AddressList list = resolve(host, static_cast<std::uint16_t>(port), 0);
   Descriptor fd(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) fail("cannot make a TCP socket");
-  set_tcp_options(fd.get());
   connect_before(fd.get(), list->ai_addr, list->ai_addrlen, deadline_ns, address);
+  set_tcp_options(fd.get());
   return fd;
 }
 

@@ -41,6 +41,7 @@ Descriptor listen_unix_socket(const std::string& path);
 // Non-blocking socket connected to "host:port" or "unix:/path" before the deadline.
 Descriptor connect_socket(const std::string& address, std::int64_t deadline_ns);
 bool is_loopback(const std::string& host);
+// For a connected TCP socket.
 void set_tcp_options(int fd);
 
 }  // namespace moonpool

@@ -146,6 +146,16 @@ TEST(forgotten_memory_becomes_zeros) {
   CHECK_EQ(sink.memory.back(), 0);
 }
 
+TEST(a_head_larger_than_the_socket_takes_several_sends) {
+  Pair pair;
+  std::vector<std::uint8_t> meta(4 << 20, 3);
+  OutFrame frame;
+  set_head(frame, {}, meta.data(), meta.size());
+  FrameWriter writer(4096);
+  std::size_t budget = 8 << 20;
+  CHECK(writer.send(pair.fds[0], frame, &budget) == FrameWriter::Result::kBlocked);
+}
+
 TEST(a_damaged_header_is_refused) {
   Pair pair;
   Collector sink;

@@ -5,6 +5,7 @@ import gc
 import os
 import stat
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from moonpool import _core
-from tests.transfer.endpoints import Pair, connected, done, random_bytes, u64
+from tests.transfer.endpoints import Bytes, Pair, connected, done, random_bytes, u64
 from tests.transfer.wire import WireServer, until_closed
 
 OK, BOUNDS, REFUSED, NOT_FOUND = 0, 3, 9, 11
@@ -281,3 +282,51 @@ def test_nobody_listens() -> None:
     with pytest.raises(FileNotFoundError):
         endpoint.connect("unix:/nonexistent/socket")
     endpoint.close()
+
+
+def test_threads_wait_on_one_connection_while_asyncio_does(pair: Pair) -> None:
+    memory = random_bytes(300_000)
+    region = pair.server.register(memory)
+    copies = [np.zeros(len(memory), np.uint8) for _ in range(40)]
+
+    def read(copy: Bytes) -> _core.Op:
+        return pair.connection.read_raw(region, u64(0), u64(len(memory)), copy, u64(0))
+
+    def read_all(copy: Bytes) -> bool:
+        return done(read(copy)).ok
+
+    async def main() -> None:
+        ready = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(pair.client.completion_fd, ready.set)
+        awaited = [read(copy) for copy in copies[:20]]
+        for op in awaited:
+            op.notify()
+        blocking = [asyncio.to_thread(read_all, copy) for copy in copies[20:]]
+        gathered = asyncio.gather(*blocking)
+        seen: list[int] = []
+        while len(seen) < len(awaited):
+            await asyncio.wait_for(ready.wait(), 20)
+            ready.clear()
+            seen += pair.client.completed()
+        assert all(await gathered) and all(op.ok for op in awaited)
+        loop.remove_reader(pair.client.completion_fd)
+
+    asyncio.run(main())
+    assert all((copy == memory).all() for copy in copies)
+
+
+def test_a_waiting_thread_is_told_of_cancel_and_close() -> None:
+    silent = WireServer(until_closed)
+    client = _core.Endpoint(token=b"token")
+    connection = client.connect(silent.address)
+    for end, state in ((_core.Op.cancel, "CANCELLED"), (lambda _: connection.close(), "FAILED")):
+        op = connection.ping()
+        thread = threading.Thread(target=op.wait)
+        thread.start()
+        assert not op.wait(20)  # the other thread reads meanwhile
+        end(op)
+        thread.join(20)
+        assert not thread.is_alive() and op.state == state
+    client.close()
+    silent.close()

@@ -88,9 +88,11 @@ def receive(sock: socket.socket, size: int) -> bytes:
 
 
 def receive_frame(sock: socket.socket) -> Frame:
-    """Header and meta; a payload stays in the socket."""
+    """Header, meta and padding; a payload stays in the socket."""
     fields = HEADER.unpack(receive(sock, HEADER.size + 4)[: HEADER.size])
-    return Frame(fields[2], fields[4], fields[5], fields[7], receive(sock, fields[10]))
+    meta = receive(sock, fields[10])
+    receive(sock, fields[12])
+    return Frame(fields[2], fields[4], fields[5], fields[7], meta)
 
 
 def until_closed(sock: socket.socket) -> None:
