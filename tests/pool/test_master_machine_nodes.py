@@ -464,3 +464,30 @@ def test_a_new_value_of_an_evicted_key_waits_until_the_old_one_is_retired() -> N
     node.deaf = False
     world.hear(node)
     assert world.answer(request, m.Committed).status == bytes([S.COMMITTED])
+
+
+@pytest.mark.parametrize("end", ["abort", "commit"])
+def test_a_value_reported_while_its_key_is_reserved_is_the_keys_until_the_commit(end: str) -> None:
+    world = MasterWorld()
+    first, second = world.add_node(), world.add_node()
+    client = world.client()
+    assert world.put(client, [b"k"], size=64, prefer_segment=0) == [S.COMMITTED]
+    holder = first if first.agent.usage()["sealed"] else second
+    other = second if holder is first else first
+    world.leave(holder)
+    world.start(instance=2)
+    world.join(other)
+    client = world.client()
+    commit = world.seal(world.reserve(client, [b"k"]), [b"k"])
+    world.join(holder)
+    assert world.look(client, b"k") == [L.FOUND]
+    if end == "abort":
+        world.call(client, m.Abort(commit.row, commit.attempt), m.Done)
+        world.hear(other)
+        assert (holder.agent.usage()["sealed"], other.agent.usage()["sealed"]) == (1, 0)
+    else:
+        assert world.call(client, commit, m.Committed).status == bytes([S.COMMITTED])
+        world.hear(holder)
+        assert (holder.agent.usage()["sealed"], other.agent.usage()["sealed"]) == (0, 1)
+    assert world.look(client, b"k") == [L.FOUND]
+    assert world.stat(client)["objects"] == 1

@@ -299,9 +299,7 @@ class AsyncPool:
                 self._pins.give_back(placement.size)
                 raise
             if not isinstance(pin, int):
-                self._shell.state.touches.add(
-                    placement.row, placement.sequence, self._shell.now()
-                )
+                self._shell.state.touches.add(placement.row, placement.sequence, self._shell.now())
                 self._report_reads()
                 return View(memoryview(pin), None, pin, self._pins)  # type: ignore[arg-type]
             self._pins.give_back(placement.size)

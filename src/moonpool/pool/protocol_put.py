@@ -57,6 +57,7 @@ def store(
     wait_until = context.now() + wait_s
     todo = list(range(len(items)))
     why: dict[int, PutStatus] = {}
+    unsure: set[int] = set()  # a commit of theirs was not answered: it may have been heard
     while todo and context.left() > 0:
         reserved = yield from reservation(context, items, todo, options)
         if isinstance(reserved, MasterLost):
@@ -65,11 +66,13 @@ def store(
         if granted_whole(reserved, options):
             why = {}
             todo = yield from _store_whole(context, items, todo, reserved, options)
+            unsure.update(todo)
             continue
         granted = grants(items, todo, reserved)
         why = granted.later
         yield from write(context, items, granted.attempts, options)
         redo = yield from commit(context, items, granted.attempts, options)
+        unsure.update(redo)
         if granted.waiting:
             yield from _await(context, items, granted.waiting, wait_until)
         todo = sorted(redo + [i for i in granted.waiting if items[i].result is None] + list(why))
@@ -82,6 +85,9 @@ def store(
             status = why.get(i, PutStatus.UNREACHABLE)
             text = _TOO_LATE[status] if i in why else "the deadline passed"
             item.result = PutResult(status, 0, text)
+        if i in unsure and not item.result.ok:
+            text = "a commit was not answered, and the master was lost: it may have been done"
+            item.result = PutResult(PutStatus.LOST, 0, text)
     return [item.result for item in items if item.result is not None]
 
 

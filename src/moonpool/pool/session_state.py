@@ -193,9 +193,7 @@ class ReadState:
         offsets[index], buffers[index] = offset, as_target(buffer)
         return self._fill(offsets, buffers)
 
-    def _fill(
-        self, offsets: Sequence[int], buffers: Sequence[Buffer | None]
-    ) -> Step[list[bool]]:
+    def _fill(self, offsets: Sequence[int], buffers: Sequence[Buffer | None]) -> Step[list[bool]]:
         if not self._open:
             raise Closed("this read session has ended")
         return lambda context: self._read(context, offsets, buffers)

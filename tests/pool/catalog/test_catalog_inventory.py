@@ -225,13 +225,14 @@ def test_versions_being_written_are_left_alone(pool: Pool) -> None:
     pool.check()
 
 
-def test_a_key_reserved_under_this_master_is_younger_than_a_report() -> None:
+def test_the_commit_of_a_key_replaces_what_was_reported_of_it_meanwhile() -> None:
     pool = rebuilt(2)
     pool.catalog.segments[1].known = True
     admitted = pool.reserve([b"a"], prefer=1)
-    retirements = take(pool, pool.catalog.segments[0], report([(b"a", b"", 1, 1)]))
-    assert slots_of(retirements) == [(0, 0)]
-    assert pool.commit(pool.sealed(admitted)).status.tolist() == [S.COMMITTED]
+    assert take(pool, pool.catalog.segments[0], report([(b"a", b"", 1, 1)])) == []
+    settled = pool.commit(pool.sealed(admitted))
+    assert settled.status.tolist() == [S.COMMITTED]
+    assert slots_of(settled.retirements) == [(0, 0)]
     pool.check()
 
 

@@ -20,6 +20,7 @@ from moonpool.pool.catalog.base import (
     GHOST,
     I32,
     I64,
+    IN_FLIGHT,
     PIN_HARD,
     PINNED,
     RESERVED,
@@ -171,12 +172,17 @@ class Inventory:
         )
         same = (report.terms == table.term[rows]) & (report.sequences == table.seq[rows])
         winner &= ~committed | newer | same
-        # A key being written under this master is younger than anything reported.
-        winner &= state != RESERVED
-        winner &= ~(self._rows.in_flight(rows) & ~same)
+        # What was reserved under this master may never be committed: until then the reported value
+        # is the key's, and the commit will replace it. Its own seal, reported, is not a value yet.
+        writing = self._rows.in_flight(rows)
+        winner &= ~(writing & (report.terms == self._rows.term) & ~same)
+        winner &= ~((state == RESERVED) & same)
+        for row in np.unique(rows[winner & (state == RESERVED)]).tolist():
+            self._reservations.replaces(int(table.attempt[row]), table)
         retirements = self._rows.detach(np.unique(rows[winner & committed & newer]), now)
         fresh = winner & (~committed | newer)
         self._fill(rows[fresh], report, fresh)
+        table.flags[rows[fresh & writing]] |= IN_FLIGHT
         self._rows.objects += int((winner & ~committed).sum())
         unused = rows[table.state[rows] == 0]
         table.state[unused] = GHOST

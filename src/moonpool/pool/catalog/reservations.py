@@ -121,6 +121,16 @@ class Reservations:
         batch = self._batches[self._firsts[at]]
         return batch if attempt < batch.first + batch.rows.size else None
 
+    def replaces(self, attempt: int, table: Table) -> None:
+        """An inventory brought a value of a key that was granted as a fresh one."""
+        batch = self.find(attempt)
+        if batch is None or batch.mixed:
+            return
+        named = batch.parents >= 0
+        keys = iter([table.key(row) for row in batch.parents[named].tolist()])
+        batch.parent_keys = [next(keys) if has else b"" for has in named.tolist()]
+        batch.mixed, batch.source = True, None
+
     def is_open(self, attempt: int) -> bool:
         batch = self.find(attempt)
         return batch is not None and bool(batch.open[attempt - batch.first])
