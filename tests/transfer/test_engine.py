@@ -354,3 +354,21 @@ def test_any_input_is_an_op_or_bad_input(pair: Pair, data: st.DataObject) -> Non
     except BadInput:
         return
     assert op.wait() and op.state in (OpState.DONE, OpState.EXPIRED)
+
+
+@pytest.mark.parametrize("port", [-1, 65536, "x", None])
+def test_what_is_no_port(port: Any) -> None:
+    with Engine() as engine, pytest.raises(BadInput, match="0 to 65535"):
+        engine.listen(port=port)
+
+
+@pytest.mark.parametrize("address", [None, 5, "", "x", "127.0.0.1:0"])
+def test_what_is_no_address(address: Any) -> None:
+    with Engine() as engine, pytest.raises(BadInput):
+        engine.connect(address)
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x" * 10_000, 5])
+def test_what_is_no_name(name: Any) -> None:
+    with Engine() as engine, pytest.raises(BadInput, match="name"):
+        engine.register(bytearray(8), name)

@@ -25,6 +25,8 @@ class Address(NamedTuple):
 
 def parse_address(text: str) -> Address:
     """The parts of `text`. Raises BadConfig; resolves no name."""
+    if not isinstance(text, str):
+        raise BadConfig(f"an address is text as 'host:port', not {text!r}")
     if text.startswith("unix:"):
         return _unix_address(text)
     host, colon, port = text.rpartition(":")

@@ -93,6 +93,8 @@ class Engine:
         Unreachable when the port is taken.
         """
         self._require_open()
+        if not isinstance(port, int) or not 0 <= port <= 65535:
+            raise BadInput(f"a port is 0 to 65535, not {port!r}")
         refuse_open_door("transfer", host, self.config.token)
         with self._lock:
             if self.address:

@@ -187,6 +187,7 @@ def _is_empty(memory: Any) -> bool:
 
 def check_name(name: str) -> str:
     """A usable segment or layout name; raises BadInput."""
-    if not isinstance(name, str) or not name or len(name.encode()) > NAME_BYTES_MAX:
+    encoded = name.encode(errors="replace") if isinstance(name, str) else b""
+    if not 1 <= len(encoded) <= NAME_BYTES_MAX or encoded != name.encode(errors="surrogatepass"):
         raise BadInput(f"name {name!r} must be a text of 1..{NAME_BYTES_MAX} bytes")
     return name
