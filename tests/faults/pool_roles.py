@@ -109,7 +109,7 @@ def scribble(address: str, key: str, size: str) -> NoReturn:
     pool, junk = moonpool.connect(address), b"\xee" * int(size)
     writer = pool.write_session([key], [len(junk)])
     say("holds")
-    while any(writer._claims.values()):  # what a failed write takes its claim from
+    while any(writer._state._claims.values()):  # what a failed write takes its claim from
         writer.write_at(0, 0, junk)
     say("over")
     hang()
