@@ -52,7 +52,7 @@ from moonpool.pool.results import (
     RemoveStatuses,
 )
 from moonpool.pool.session_state import WriteState
-from moonpool.pool.view import View
+from moonpool.pool.view import View, copied_view, pinned_view
 
 T = TypeVar("T")
 
@@ -279,38 +279,25 @@ class AsyncPool:
         await self.close()
 
     async def _view(self, key: Key, verify: bool, timeout_s: float | None) -> View:
-        key = as_key(key)
+        key, state = as_key(key), self._shell.state
         for fresh in (False, True):
             placement = await self._run(
                 lambda context, anew=fresh: operations.place(context, key, anew), timeout_s
             )
             if isinstance(placement, Miss):
-                return View(None, placement, None, None)
-            replica = placement.replicas[0]
-            self._pins.take(placement.size)
-            try:
-                # The sum over an object takes its time; a pin alone takes none.
-                pin = (
-                    await self._shell.copy(replica.port.pin, replica.slot, replica.generation, True)
-                    if verify
-                    else replica.port.pin(replica.slot, replica.generation, False)
-                )
-            except BaseException:
-                self._pins.give_back(placement.size)
-                raise
-            if not isinstance(pin, int):
-                self._shell.state.touches.add(placement.row, placement.sequence, self._shell.now())
+                return copied_view(placement)
+            if verify:  # the sum over an object takes its time; a pin alone takes none
+                view = await self._shell.copy(pinned_view, placement, self._pins, True)
+            else:
+                view = pinned_view(placement, self._pins, False)
+            if isinstance(view, View):
+                state.touches.add(placement.row, placement.sequence, self._shell.now())
                 self._report_reads()
-                return View(memoryview(pin), None, pin, self._pins)  # type: ignore[arg-type]
-            self._pins.give_back(placement.size)
-            if pin != -1 - Status.MOVED:
+                return view
+            if view != -1 - Status.MOVED:
                 break
-            self._shell.state.forget(key, placement)
-        result = (await self._fetch([key], None, timeout_s))[0]
-        if isinstance(result, Miss):
-            return View(None, result, None, None)
-        assert result.data is not None
-        return View(memoryview(result.data), None, None, None)
+            state.forget(key, placement)
+        return copied_view((await self._fetch([key], None, timeout_s))[0])
 
     async def _fetch(
         self, keys: Sequence[bytes], buffers: Sequence[Buffer] | None, timeout_s: float | None
