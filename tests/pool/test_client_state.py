@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
+from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
+import pytest
 
 from moonpool.pool.client_state import ClientState, Placement, TouchLog
-from moonpool.pool.messages import SegmentEndpoint, TopologyIs
+from moonpool.pool.messages import SegmentEndpoint, TopologyIs, Touches
 from moonpool.pool.ports import Port
 
 
@@ -21,6 +26,15 @@ class FakePort:
         self.closed = True
         if self.pinned:
             raise BufferError("views are held")
+
+
+@pytest.fixture
+def switching() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 def state_of(ports: list[FakePort]) -> ClientState:
@@ -81,4 +95,47 @@ def test_a_full_log_of_reads_forgets_the_oldest_whichever_way_they_came() -> Non
         one_by_one.add(i, i, 0.0)
     at_once.extend(range(5), range(5), 0.0)
     for log in (one_by_one, at_once):
-        assert np.frombuffer(log.take().row, np.int32).tolist() == [3, 4]
+        assert np.frombuffer(log.take().row, np.int32).tolist() == [1, 2, 3, 4]
+        assert len(log) == 0 and log.take().row == b""
+
+
+def test_reads_logged_and_taken_by_many_threads_stay_whole(switching: None) -> None:
+    log = TouchLog(1 << 20)
+    taken: list[Touches] = []
+
+    def read(first: int) -> None:
+        for i in range(first, first + 5000):
+            log.add(i, i * 7, 0.0)
+            if i % 50 == 0:
+                log.extend([i], [i * 7], 0.0)
+                taken.append(log.take())
+
+    threads = [threading.Thread(target=read, args=(i * 5000,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    taken.append(log.take())
+    rows = np.concatenate([np.frombuffer(touches.row, np.int32) for touches in taken])
+    sequences = np.concatenate([np.frombuffer(touches.sequence, np.uint64) for touches in taken])
+    assert (sequences == rows.astype(np.uint64) * 7).all()
+    assert sorted(rows.tolist()) == sorted([*range(20_000), *range(0, 20_000, 50)])
+
+
+def test_a_port_asked_for_by_many_threads_is_opened_once() -> None:
+    opened: list[FakePort] = []
+
+    def open_port(endpoint: SegmentEndpoint) -> Port:
+        time.sleep(0.02)  # the others come meanwhile
+        opened.append(FakePort(local=True))
+        return cast(Port, opened[-1])
+
+    state = ClientState("here", open_port)
+    learn(state, unix="/u", path="/p")
+    got: list[Port | None] = []
+    threads = [threading.Thread(target=lambda: got.append(state.port(0))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 1 and got == [cast(Port, opened[0])] * 4

@@ -1,10 +1,11 @@
-"""What a client knows: placements, topology, reads not yet reported. No I/O, no threads.
+"""What a client knows: placements, topology, reads not yet reported. No I/O, no threads of its own.
 
 The placement cache is a hint. Generations make a stale entry harmless: it answers "look again".
 """
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -32,45 +33,44 @@ class Placement(NamedTuple):
 
 
 class TouchLog:
-    """Reads to report, oldest first, bounded: when full the oldest are forgotten."""
+    """Reads to report, oldest first, bounded: when full the oldest are forgotten.
+
+    Any threads add and take at one time without a lock: each step on a deque is one of the
+    interpreter's, and row and sequence are one entry.
+    """
 
     def __init__(self, entries_max: int) -> None:
-        self.entries_max = entries_max
-        self._rows: list[int] = []
-        self._sequences: list[int] = []
+        self._entries: deque[tuple[int, int]] = deque(maxlen=entries_max)
         self.oldest: float = 0.0
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._entries)
 
     def add(self, row: int, sequence: int, now: float) -> None:
-        if not self._rows:
+        entries = self._entries
+        if not entries:
             self.oldest = now
-        self._rows.append(row)
-        self._sequences.append(sequence)
-        if len(self._rows) > self.entries_max:
-            self._shorten()
+        entries.append((row, sequence))
 
     def extend(self, rows: Iterable[int], sequences: Iterable[int], now: float) -> None:
         """As many reads, oldest first."""
-        if not self._rows:
+        if not self._entries:
             self.oldest = now
-        self._rows.extend(rows)
-        self._sequences.extend(sequences)
-        if len(self._rows) > self.entries_max:
-            self._shorten()
-
-    def _shorten(self) -> None:
-        del self._rows[: -self.entries_max // 2]
-        del self._sequences[: -self.entries_max // 2]
+        self._entries.extend(zip(rows, sequences, strict=True))
 
     def take(self) -> Touches:
-        """Everything logged so far, as a column; the log is empty afterwards."""
-        if not self._rows:
+        """Everything logged so far, as a column; whoever takes at the same time gets the rest."""
+        entries = self._entries
+        if not entries:
             return Touches()
-        rows, sequences = self._rows, self._sequences
-        self._rows, self._sequences = [], []
-        return Touches(np.array(rows, np.int32).tobytes(), np.array(sequences, np.uint64).tobytes())
+        pop = entries.popleft
+        taken: list[tuple[int, int]] = []
+        with suppress(IndexError):  # another thread was faster
+            for _ in range(len(entries)):
+                taken.append(pop())
+        rows = np.array([row for row, _ in taken], np.int32)
+        sequences = np.array([sequence for _, sequence in taken], np.uint64)
+        return Touches(rows.tobytes(), sequences.tobytes())
 
 
 def _same_way(port: Port, before: SegmentEndpoint, now: SegmentEndpoint) -> bool:
@@ -81,7 +81,8 @@ def _same_way(port: Port, before: SegmentEndpoint, now: SegmentEndpoint) -> bool
 
 
 class ClientState:
-    """Shared by all calls of one client. The shell guards it with a lock if it has threads."""
+    """Shared by all calls of one client, from any thread. Only the opening of a port is under a
+    lock; whatever else two threads do at one time leaves one thread's answer."""
 
     def __init__(
         self,
@@ -100,6 +101,7 @@ class ClientState:
         self.term = 0
         self.endpoints: dict[int, SegmentEndpoint] = {}
         self._open_port = open_port
+        self._opening = threading.Lock()
         self._ports: dict[bytes, tuple[SegmentEndpoint, Port]] = {}
 
     def remember(self, key: bytes, placement: Placement) -> None:
@@ -130,8 +132,15 @@ class ClientState:
         if endpoint is None:
             return None
         known = self._ports.get(endpoint.incarnation)
+        if known is not None and _same_way(known[1], known[0], endpoint):
+            return known[1]
+        with self._opening:
+            return self._open(endpoint)
+
+    def _open(self, endpoint: SegmentEndpoint) -> Port | None:
+        known = self._ports.get(endpoint.incarnation)
         if known is not None:
-            if _same_way(known[1], known[0], endpoint):
+            if _same_way(known[1], known[0], endpoint):  # opened by another thread meanwhile
                 return known[1]
             with suppress(BufferError):  # open views keep their mapping; we go another way
                 known[1].close()
@@ -143,8 +152,9 @@ class ClientState:
         return port
 
     def close(self) -> None:
-        for _, port in self._ports.values():
-            with suppress(BufferError):  # open views keep their mapping until they close
-                port.close()
-        self._ports.clear()
+        with self._opening:
+            for _, port in self._ports.values():
+                with suppress(BufferError):  # open views keep their mapping until they close
+                    port.close()
+            self._ports.clear()
         self.cache.clear()
