@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moonpool.core.errors import BadDuration, BadSize
-from moonpool.core.units import format_bytes, format_duration, parse_bytes, parse_duration
+from moonpool.core.units import (
+    counted,
+    format_bytes,
+    format_duration,
+    parse_bytes,
+    parse_duration,
+)
 
 
 @pytest.mark.parametrize(
@@ -95,3 +101,7 @@ def test_no_duration_is_infinite(bad: float) -> None:
 )
 def test_format_duration(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
+
+
+def test_one_of_a_kind_has_no_s() -> None:
+    assert [counted(n, "node") for n in (0, 1, 1000)] == ["0 nodes", "1 node", "1,000 nodes"]

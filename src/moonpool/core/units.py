@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them. Internally sizes are whole bytes, durations seconds."""
+"""Sizes, durations and counts as people write them. Inside, sizes are bytes, durations seconds."""
 
 import math
 import re
@@ -66,6 +66,11 @@ def format_bytes(size_bytes: int) -> str:
     power = min(max(rest.bit_length() - 1, 0) // 10, 6)
     unit = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")[power]
     return f"{sign}{_short(rest / 1024**power)} {unit}"
+
+
+def counted(count: int, noun: str) -> str:
+    """ "1 node", "2 nodes": for nouns that take an s."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def parse_duration(value: str | float, unit: str = "s") -> float:

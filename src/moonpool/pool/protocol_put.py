@@ -33,6 +33,7 @@ from moonpool.pool.protocol_reserve import (
     records_of,
     reservation,
 )
+from moonpool.pool.put_reasons import copies_needed, ran_out, unsealed
 from moonpool.pool.results import PutResult, PutStatus
 
 WRITE_TRIES_MAX = 4  # nodes tried for one replica before the put settles for fewer
@@ -41,11 +42,6 @@ FULL_WAIT_S = 1.0  # how long a put waits for room before it says full
 
 _NOWHERE = NO_SEGMENT.to_bytes(2, "little")
 _COMMITTED = bytes([m.PutStatus.COMMITTED])
-_TOO_LATE = {
-    PutStatus.FULL: "no room came free in time",
-    PutStatus.UNREACHABLE: "too few nodes are up for so many replicas",
-    PutStatus.RECOVERING: "the master still waits for its nodes",
-}
 _STORED = PutResult(PutStatus.STORED, 1)
 
 
@@ -82,9 +78,7 @@ def store(
             yield Pause(0.01)
     for i, item in enumerate(items):
         if item.result is None:
-            status = why.get(i, PutStatus.UNREACHABLE)
-            text = _TOO_LATE[status] if i in why else "the deadline passed"
-            item.result = PutResult(status, 0, text)
+            item.result = ran_out(context.state, options, why.get(i))
         if i in unsure and not item.result.ok:
             text = "a commit was not answered, and the master was lost: it may have been done"
             item.result = PutResult(PutStatus.LOST, 0, text)
@@ -187,14 +181,13 @@ def commit(
     context: Context, items: list[PutItem], attempts: list[Attempt], options: PutOptions
 ) -> Protocol[list[int]]:
     """Make what is sealed visible; what is not is aborted. Returns items to put again."""
-    least = min(options.min_replicas or options.replicas, options.replicas)
+    least = copies_needed(options)
     good = [attempt for attempt in attempts if len(attempt.sealed) >= least]
     bad = [attempt for attempt in attempts if len(attempt.sealed) < least]
     if bad:
         yield from abort(context, bad)
         for attempt in bad:
-            status = _why_not(attempt.why)
-            items[attempt.item].result = PutResult(status, 0, attempt.why)
+            items[attempt.item].result = unsealed(context.state, options, attempt)
     if not good:
         return []
     reply = yield from ask(context, commit_message(context, good))
@@ -202,14 +195,6 @@ def commit(
         return _committed(items, good, reply)
     # The answer is lost: a sealed put may be found committed, so ask for its key again.
     return [attempt.item for attempt in good]
-
-
-def _why_not(why: str) -> PutStatus:
-    """What the last agent said of an attempt that was not sealed often enough."""
-    if why.startswith(("no_space", "no_slot")):
-        return PutStatus.FULL
-    # The claim is gone: the reservation ended, or the master was replaced.
-    return PutStatus.LOST if why.startswith(("moved", "stale_term")) else PutStatus.UNREACHABLE
 
 
 def commit_message(context: Context, attempts: list[Attempt]) -> m.Commit:

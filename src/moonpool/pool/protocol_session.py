@@ -22,6 +22,7 @@ from moonpool.pool.protocol import Context, MasterLost, Protocol, call_all
 from moonpool.pool.protocol_get import lookup
 from moonpool.pool.protocol_put import abort, commit
 from moonpool.pool.protocol_reserve import Attempt, PutItem, PutOptions, claim_records, reserve
+from moonpool.pool.put_reasons import ran_out
 from moonpool.pool.results import Miss, PutResult, PutStatus
 
 Claims = dict[int, list[tuple[Attempt, int, int]]]  # segment -> (attempt, slot, generation)
@@ -39,7 +40,7 @@ def open_write(
     for i in granted.waiting:
         items[i].result = PutResult(PutStatus.IN_FLIGHT)
     for i, status in granted.later.items():
-        items[i].result = PutResult(status)
+        items[i].result = ran_out(context.state, options, status)
     claims: Claims = {}
     calls: list[tuple[Port, AgentCall]] = []
     order: list[tuple[int, list[Attempt]]] = []
