@@ -58,6 +58,16 @@ def test_a_signal_takes_all_down(tmp_path: Path, up: Up, number: signal.Signals)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_first_put_waits_for_the_nodes_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOONPOOL_MASTER_GRACE_MS", "600000")
+    up = Up(tmp_path)
+    with moonpool.connect(up.ready["address"], timeout_s=60) as pool:
+        assert pool.put("k", b"value").status == "stored"
+    assert up.end(signal.SIGINT)[0] == 0
+
+
 def test_a_child_that_dies_is_reported_and_nothing_is_restarted(up: Up) -> None:
     os.kill(up.pids["node1"], signal.SIGKILL)
     status, err = up.wait()

@@ -32,7 +32,7 @@ def pool_of_processes(
             dir=str(directory),
             persist=False,
         )
-        cluster = Cluster(MasterConfig(port=0), [node])
+        cluster = Cluster(MasterConfig(port=0, nodes_expected=1), [node])
         with cluster, moonpool.connect(cluster.address, token="", timeout_s=30) as pool:
             yield cluster, pool
 

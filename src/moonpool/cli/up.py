@@ -8,12 +8,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from moonpool.cli.options import add_settings, load_settings
 from moonpool.cli.output import Output
 from moonpool.cli.parser import EXIT_FAILED, EXIT_OK
 from moonpool.cli.signals import sigterm_interrupts
 from moonpool.core.sections import SCHEMA, MasterConfig, NodeConfig, UpConfig
-from moonpool.core.units import format_bytes
+from moonpool.core.units import counted, format_bytes
 from moonpool.pool.cluster import Cluster, local_directory
 
 EXAMPLES = (
@@ -63,7 +65,9 @@ def _directory(config: UpConfig) -> Iterator[Path]:
 
 def _master_config(config: UpConfig, file: str | None) -> MasterConfig:
     given = {"host": config.host, "port": config.port, "token": config.token}
-    return SCHEMA.load(MasterConfig, cli=given, env=os.environ, file=file).value
+    master = SCHEMA.load(MasterConfig, cli=given, env=os.environ, file=file).value
+    # Its nodes come up with it: once they have reported, the first put has nothing to wait for.
+    return msgspec.structs.replace(master, nodes_expected=master.nodes_expected or config.nodes)
 
 
 def _node_config(config: UpConfig, file: str | None, directory: Path, number: int) -> NodeConfig:
@@ -91,7 +95,8 @@ def _announce(config: UpConfig, cluster: Cluster, output: Output) -> None:
     }
     output.result(
         record,
-        f"The pool is up: {config.nodes} nodes of {format_bytes(config.memory)}, master {address}\n"
+        f"The pool is up: {counted(config.nodes, 'node')} of {format_bytes(config.memory)},"
+        f" master {address}\n"
         f"\n"
         f"  Python   import moonpool; pool = moonpool.connect({address!r})\n"
         f"  shell    moonpool put greeting hello.txt --master {address}\n"

@@ -61,7 +61,7 @@ def run(plan: Plan) -> Report:
             )
             for number in range(plan.nodes)
         ]
-        cluster = Cluster(MasterConfig(port=0), configs)
+        cluster = Cluster(MasterConfig(port=0, nodes_expected=plan.nodes), configs)
         with cluster, moonpool.connect(cluster.address, token="") as pool:
             return _replay(plan, room, stamper, cluster, pool)
 
