@@ -1,7 +1,9 @@
 """A node that cannot have its segment says why, in one typed error."""
 
+import socket
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from moonpool import Pool
@@ -80,3 +82,36 @@ def test_a_socket_path_that_is_too_long(folder: Path) -> None:
     deep.mkdir(mode=0o700)
     with pytest.raises(BadConfig, match=r"\.sock"):
         NodeServer(config(deep, name="n" * 64))
+
+
+def test_an_error_names_the_segment_once(folder: Path) -> None:
+    (folder / "n.seg").write_bytes(b"x" * 100_000)
+    with pytest.raises(MoonpoolError) as damaged:
+        open_segment(config(folder))
+    (folder / "n.seg").unlink()
+    first, _ = open_segment(config(folder))
+    with pytest.raises(SegmentLocked) as locked:
+        open_segment(config(folder))
+    first.close()
+    assert [str(caught.value).count("n.seg") for caught in (damaged, locked)] == [1, 1]
+
+
+def test_a_port_that_is_taken_leaves_no_new_segment(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        how = msgspec.structs.replace(config(folder), port=taken.getsockname()[1])
+        with pytest.raises(MoonpoolError, match="port"):
+            NodeServer(how)
+        assert list(folder.iterdir()) == []
+
+
+def test_a_port_that_is_taken_leaves_an_old_segment_as_it_is(folder: Path) -> None:
+    before, _ = open_segment(config(folder))
+    before.raise_term(1, bytes(16))
+    before.close()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        how = msgspec.structs.replace(config(folder), port=taken.getsockname()[1])
+        with pytest.raises(MoonpoolError, match="port"):
+            NodeServer(how)
+    after, _ = open_segment(config(folder))
+    assert (after.incarnation, after.term) == (before.incarnation, 1)
+    after.close()

@@ -13,6 +13,7 @@ from moonpool.cli.replay.command import figures_table, title_of
 from moonpool.cli.replay.session import Plan
 from moonpool.cli.replay.session import run as run_plan
 from moonpool.core.errors import MissingExtra
+from moonpool.core.units import counted
 from moonpool.planner import traces
 
 EXAMPLES = (
@@ -55,8 +56,9 @@ def sentence(record: dict[str, Any]) -> str:
     moved = (record["bytes_read"] + record["bytes_written"]) / 1e9
     errors = sum(record["errors"].values())
     return (
-        f"{record['requests']:,} chat requests went through a pool of {record['nodes']} nodes in"
-        f" {record['seconds']:.0f} s: {record['hit_tokens']:,} of {record['input_tokens']:,} prompt"
+        f"{record['requests']:,} chat requests went through a pool of"
+        f" {counted(record['nodes'], 'node')} in {record['seconds']:.0f} s:"
+        f" {record['hit_tokens']:,} of {record['input_tokens']:,} prompt"
         f" tokens ({record['token_hit_ratio']:.1%}) need not be computed again, because their"
         f" {record['prefix_hit_blocks']:,} blocks were read back from shared memory; of the"
         f" {moved:.1f} GB moved, every byte that was read was checked,"

@@ -92,15 +92,21 @@ def segment_errors(where: object) -> Iterator[None]:
     try:
         yield
     except _core.SegmentLocked as error:
-        raise SegmentLocked(f"{where}: {error}") from None
+        raise SegmentLocked(_naming(where, error)) from None
     except _core.SegmentFormat as error:
-        raise SegmentDamaged(f"{where}: {error}; remove it to start empty") from None
+        raise SegmentDamaged(f"{_naming(where, error)}; remove it to start empty") from None
     except _core.SegmentSpace as error:
-        raise SegmentSpace(f"{where}: {error}; ask for less --memory or free some") from None
+        raise SegmentSpace(f"{_naming(where, error)}; ask for less --memory or free some") from None
     except _core.SegmentError as error:
-        raise SegmentError(f"{where}: {error}") from None
+        raise SegmentError(_naming(where, error)) from None
     except (OSError, ValueError) as error:
-        raise BadConfig(f"{where}: {error}") from None
+        raise BadConfig(_naming(where, error)) from None
+
+
+def _naming(where: object, error: Exception) -> str:
+    """The error's text with the segment's name, which most have already."""
+    text = str(error)
+    return text if str(where) in text else f"{where}: {text}"
 
 
 def _open_named(config: NodeConfig, name: str) -> SegmentAgent:
@@ -142,15 +148,28 @@ class NodeServer:
         with contextlib.suppress(FileNotFoundError):
             self._socket.unlink()  # ours: we hold the segment's lock
         try:
-            port = self.endpoint.listen_tcp(config.host, config.port)
-        except OSError as error:
-            raise cannot_listen(config.host, config.port, error) from None
-        self.endpoint.listen_unix(str(self._socket))
+            self.tcp = self._listen()
+        except BaseException:
+            self.endpoint.close()
+            if self.agent.term == 0:  # never seen a master: nothing is in it
+                self.agent.destroy()
+            else:
+                self.agent.close()
+            raise
         self.endpoint.attach(self.agent)
-        self.tcp = f"{config.host}:{port}"
         self.machine = NodeMachine(self.agent, self._describe(), config.heartbeat_ms / 1000)
         self._link: AsyncLink | None = None
         self._stop = asyncio.Event()
+
+    def _listen(self) -> str:
+        """The address for other hosts. Raises TransferError when the port is taken."""
+        host, port = self.config.host, self.config.port
+        try:
+            port = self.endpoint.listen_tcp(host, port)
+        except OSError as error:
+            raise cannot_listen(host, port, error) from None
+        self.endpoint.listen_unix(str(self._socket))
+        return f"{host}:{port}"
 
     def _describe(self) -> m.SegmentEndpoint:
         return m.SegmentEndpoint(

@@ -14,7 +14,7 @@ from moonpool.cli.replay.session import Plan
 from moonpool.cli.replay.session import run as run_plan
 from moonpool.cli.tables import table_text
 from moonpool.core.errors import BadInput
-from moonpool.core.units import format_bytes, parse_bytes
+from moonpool.core.units import counted, format_bytes, parse_bytes
 from moonpool.planner import traces
 
 EXAMPLES = (
@@ -104,7 +104,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
 
 def title_of(record: dict[str, Any]) -> str:
     return (
-        f"{record['trace']}: {record['requests']:,} requests, {record['nodes']} nodes,"
+        f"{record['trace']}: {record['requests']:,} requests, {counted(record['nodes'], 'node')},"
         f" blocks of {format_bytes(record['block_bytes'])}"
     )
 

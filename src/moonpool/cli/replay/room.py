@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from moonpool.core.errors import SegmentSpace
-from moonpool.core.units import format_bytes
+from moonpool.core.units import counted, format_bytes
 from moonpool.planner.traces import Trace
 
 ALIGNMENT_BYTES: Final = 64
@@ -73,7 +73,8 @@ class Room:
         for kind, size in needed.items():
             if kind in free and size > free[kind]:
                 raise SegmentSpace(
-                    f"this replay needs {format_bytes(size)} of {kind}: {self.nodes} nodes x"
+                    f"this replay needs {format_bytes(size)} of {kind}:"
+                    f" {counted(self.nodes, 'node')} x"
                     f" ({self.capacity_blocks:,} blocks x {format_bytes(self.block_bytes)}"
                     f" + {format_bytes(self.segment_bytes - self.capacity_bytes)} headroom and"
                     f" tables){'' if kind == 'shared memory' else ' and the processes'}, but"
