@@ -491,3 +491,17 @@ def test_a_value_reported_while_its_key_is_reserved_is_the_keys_until_the_commit
         assert (holder.agent.usage()["sealed"], other.agent.usage()["sealed"]) == (0, 1)
     assert world.look(client, b"k") == [L.FOUND]
     assert world.stat(client)["objects"] == 1
+
+
+def test_a_removal_with_one_copy_on_a_lost_node_waits_for_the_other(world: MasterWorld) -> None:
+    lost, slow = world.nodes
+    client = world.client()
+    assert world.put(client, [b"k"], replicas=2) == [S.COMMITTED]
+    world.leave(lost)
+    world.pass_time(5)
+    slow.deaf = True
+    request = world.ask(client, m.Remove(pack_keys([b"k"]), wait_ms=1000))
+    assert world.replies[request] == []
+    slow.deaf = False
+    world.hear(slow)
+    assert removed(world, request) == [R.REMOVED]

@@ -137,8 +137,10 @@ class Removals:
         `also` named, also when what earlier removals left open is retired."""
         self._orders.join(also, wait)
         joined = bool(wait.orders)
-        for one in retirements:
-            self._order(one, removals, wait, now)
+        over = [number for one in retirements if (number := self._order(one, removals, wait, now))]
+        # Only now: an answer goes out with the last order, so all of them must have been given.
+        for number in over:
+            self._orders.finish(number, wait.orders[number])
         if self._strangers(now):
             # A node not heard yet may hold a copy, or an older value, that nobody knows of.
             versions = [(gone.key, gone.term, gone.sequence) for gone in removals]
@@ -146,11 +148,9 @@ class Removals:
         if wait.orders or not (retirements or joined):
             self._orders.start(wait)
 
-    def _order(
-        self, one: Retirement, removals: list[Removal], wait: RetireWait, now: float
-    ) -> None:
-        """Tell one agent; one that cannot be told is remembered for, and not waited for when
-        nobody can read its memory any more."""
+    def _order(self, one: Retirement, removals: list[Removal], wait: RetireWait, now: float) -> int:
+        """Tell one agent; one that cannot be told is remembered for. The order's number when
+        nobody can read that memory any more, so that it need not be waited for; else 0."""
         mine = [
             (gone.key, gone.term, gone.sequence)
             for gone in removals
@@ -162,4 +162,5 @@ class Removals:
         if not link.heard:
             self._agents.bury_missed(one.segment, now)
             if link.lost and self._links.remembered_without(link):
-                self._orders.finish(number, one.segment)
+                return number
+        return 0
