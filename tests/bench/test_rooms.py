@@ -3,6 +3,7 @@
 import pytest
 
 from moonpool.bench import Row, Settings, catalog, exists, memory, restart, store
+from moonpool.bench.processes import pool_of_processes
 
 ONCE = Settings(rounds=1)
 
@@ -54,3 +55,8 @@ def test_restart() -> None:
     (row,) = restart.rows(ONCE)
     check([row], "restart")
     assert row["ok"]
+
+
+def test_the_pool_of_a_bench_need_not_wait_for_other_nodes() -> None:
+    with pool_of_processes(1 << 20, headroom=1 << 20) as (_, pool):
+        assert pool.put("k", b"1", timeout_s=2.5).ok  # the grace is longer
