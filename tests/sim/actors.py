@@ -281,13 +281,17 @@ class SimPort:
     def _put(self, call: PutCall, world: World, epoch: int) -> Steps:
         count = len(call.records)
         row = self.segment.row if self.segment else -1
-        claim = yield Rpc(
-            self.actor,
-            lambda agent: agent.claim(
-                call.records, call.blob, call.term, row, epoch, world.boottime_ns()
-            ),
-        )
+        given_up = False
+
+        def ask(agent: _core.SegmentAgent) -> Any:
+            # A frame on a connection that its client has closed is never taken up.
+            if given_up and self.segment is None:
+                return None
+            return agent.claim(call.records, call.blob, call.term, row, epoch, world.boottime_ns())
+
+        claim = yield Rpc(self.actor, ask)
         if claim is None:
+            given_up = True
             return failed(count, Status.UNREACHABLE)
         status, slots, generations = (column.copy() for column in claim)
         crcs = np.zeros(count, np.uint32)

@@ -211,6 +211,18 @@ def test_what_is_committed_while_an_inventory_is_on_its_way_is_not_lost(pool: Po
     pool.check()
 
 
+def test_a_value_replaced_while_an_inventory_is_on_its_way_is_not_lost(pool: Pool) -> None:
+    segment = pool.catalog.segments[0]
+    take(pool, segment)
+    segment.open = True
+    pool.put([b"a"])
+    progress = pool.catalog.inventory.begin(segment)
+    pool.put([b"a"], replace=True)  # its replica takes over the row of the old one
+    pool.catalog.inventory.finish(segment, progress, 0, 0.0)
+    assert pool.look([b"a"]) == [L.FOUND]
+    pool.check()
+
+
 def test_versions_being_written_are_left_alone(pool: Pool) -> None:
     segment = pool.catalog.segments[0]
     take(pool, segment)

@@ -62,10 +62,11 @@ class Report:
 @dataclass(slots=True)
 class Progress:
     """One inventory on its way. `expected` i32[slots]: the replicas that were there when it was
-    asked for and have not been reported yet."""
+    asked for and have not been reported yet, with their `generations` u64[slots]."""
 
     first: bool
     expected: I32
+    generations: U64
     used: list[U32] = field(default_factory=list)
     placed: list[I32] = field(default_factory=list)
 
@@ -79,7 +80,10 @@ class Inventory:
 
     def begin(self, segment: Segment) -> Progress:
         """Call when the inventory is asked for: what is committed until now will be in it."""
-        return Progress(not segment.known, segment.by_slot.copy())
+        expected = segment.by_slot.copy()
+        # Replica rows are reused: only with its generation an expectation is still the same one.
+        generations = self._rows.table.replica_generation[expected]
+        return Progress(not segment.known, expected, generations)
 
     def take(
         self,
@@ -116,8 +120,11 @@ class Inventory:
 
     def finish(self, segment: Segment, progress: Progress, wall_ms: int, now: float) -> None:
         """The last chunk was taken in: what was expected and not reported is lost."""
-        missing = progress.expected[progress.expected >= 0]
-        missing = missing[segment.by_slot[self._rows.table.replica_slot[missing]] == missing]
+        slots = np.flatnonzero(progress.expected >= 0)
+        missing, generations = progress.expected[slots], progress.generations[slots]
+        still = segment.by_slot[slots] == missing
+        still &= self._rows.table.replica_generation[missing] == generations
+        missing = missing[still]
         if missing.size:
             self._rows.lose_replicas(missing, wall_ms, now)
         if progress.placed:
