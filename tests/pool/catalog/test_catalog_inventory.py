@@ -223,6 +223,19 @@ def test_a_value_replaced_while_an_inventory_is_on_its_way_is_not_lost(pool: Poo
     pool.check()
 
 
+def test_what_comes_late_without_its_parent_is_an_orphan(pool: Pool) -> None:
+    segment = pool.catalog.segments[0]
+    pool.catalog.rows.orphan_all()
+    take(pool, segment, report([(b"b", b"a", 5, 1), (b"c", b"b", 6, 1), (b"d", b"", 7, 1)]))
+    flags = pool.catalog.table.flags
+    assert [bool(flags[pool.row(key)] & ORPHAN) for key in (b"b", b"c", b"d")] == [
+        True,
+        True,
+        False,
+    ]
+    pool.check()
+
+
 def test_versions_being_written_are_left_alone(pool: Pool) -> None:
     segment = pool.catalog.segments[0]
     take(pool, segment)

@@ -129,7 +129,16 @@ class Inventory:
             self._rows.lose_replicas(missing, wall_ms, now)
         if progress.placed:
             self._order(segment, progress)
+            self._place_families(progress)
         segment.known = True
+
+    def _place_families(self, progress: Progress) -> None:
+        """After a recovery: what came without its parent (evicted meanwhile) is an orphan."""
+        if self._rows.rebuilding:
+            return
+        table = self._rows.table
+        rows = np.unique(table.replica_object[np.concatenate(progress.placed)])
+        self._rows.place_family(rows[(rows >= 0) & (table.state[rows] == COMMITTED)])
 
     def _held(self, segment: Segment, progress: Progress, report: Report) -> Bool:
         """Which reported slots hold a replica that the catalog has at that version."""
