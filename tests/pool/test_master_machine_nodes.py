@@ -505,3 +505,17 @@ def test_a_removal_with_one_copy_on_a_lost_node_waits_for_the_other(world: Maste
     slow.deaf = False
     world.hear(slow)
     assert removed(world, request) == [R.REMOVED]
+
+
+def test_a_repeated_commit_waits_as_the_first_one_does() -> None:
+    world = MasterWorld()
+    node = world.add_node()
+    client = world.client()
+    assert world.put(client, [b"k"]) == [S.COMMITTED]
+    commit = world.seal(world.reserve(client, [b"k"], replace=True), [b"k"])
+    node.deaf = True
+    first, again = world.ask(client, commit), world.ask(client, commit)
+    assert world.replies[first] == world.replies[again] == []
+    node.deaf = False
+    world.hear(node)
+    assert world.answer(first, m.Committed) == world.answer(again, m.Committed)

@@ -100,13 +100,15 @@ class Writing:
                 self._waiters.committed(key)
         for key in settled.refused_keys:
             self._next_heir(key, asked.now)
+        # Also what an earlier call committed, whose answer was lost: it may still wait itself.
+        committed = commit.rows[settled.status == m.PutStatus.COMMITTED]
         reply = m.Committed(settled.status.tobytes())
         if not settled.retirements and not self._removals.waiting:
             return reply
         gone = [one for one in replaced if not self._holds(one)]
         wait = RetireWait(asked.session, asked.request, None, reply, None)
         self._removals.wait_for(
-            settled.retirements, gone, wait, asked.now, also=self._keys(settled.rows)
+            settled.retirements, gone, wait, asked.now, also=self._keys(committed)
         )
         return None
 
