@@ -108,6 +108,9 @@ def scribble(address: str, key: str, size: str) -> NoReturn:
     """Writes its claimed object over and over; says when a write came to nothing."""
     pool, junk = moonpool.connect(address), b"\xee" * int(size)
     writer = pool.write_session([key], [len(junk)])
+    while not any(writer._state._claims.values()):  # a busy machine may take its reservation away
+        writer.abort()
+        writer = pool.write_session([key], [len(junk)])
     say("holds")
     while any(writer._state._claims.values()):  # what a failed write takes its claim from
         writer.write_at(0, 0, junk)

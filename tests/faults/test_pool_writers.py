@@ -26,7 +26,7 @@ from tests.faults.pool_rig import (
 pytestmark = pytest.mark.faults
 
 SIZE = 3 * MIB
-RESERVATION_MS = 1000
+RESERVATION_MS = 2500
 
 
 @pytest.fixture(scope="module")
