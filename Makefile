@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-stamp
+# The one release that the engine's figures and its bitwise tests are made with.
+TORCH := 2.13.0
 PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.setup-stamp
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
@@ -20,7 +22,8 @@ $(STAMP): pyproject.toml CMakeLists.txt $(NATIVE)
 	$(BIN)/python -m pip install -q --upgrade pip
 	$(BIN)/python -m pip install -q "scikit-build-core>=0.10" "nanobind>=2.4" ninja
 	@echo "building the C++ core and fetching the tools: a few minutes"
-	$(BIN)/python -m pip install -q --no-build-isolation -e ".[plot,bench,dev]"
+	$(BIN)/python -m pip install -q "torch==$(TORCH)"
+	$(BIN)/python -m pip install -q --no-build-isolation -e ".[plot,bench,engine,dev]"
 	@touch $(STAMP)
 
 # A library that a process has mapped is replaced, never written into.
