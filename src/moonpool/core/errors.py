@@ -27,6 +27,10 @@ MoonpoolError
 │   ├── SegmentLocked
 │   ├── SegmentDamaged
 │   └── SegmentSpace
+├── RouterError
+│   ├── NoWorker
+│   ├── WorkersBusy
+│   └── RequestTooLarge
 └── MissingExtra (ImportError)
 
 A message says what happened, with which values, and what to do next. A miss is not an error: a
@@ -166,6 +170,30 @@ class SegmentDamaged(SegmentError):
 
 class SegmentSpace(SegmentError):
     """The file system has less room than the segment needs."""
+
+
+class RouterError(MoonpoolError):
+    """The router has no place for a request."""
+
+
+class NoWorker(RouterError):
+    """No worker is registered, healthy and eligible; the message says what ruled them out."""
+
+    retryable = True
+
+
+class WorkersBusy(RouterError):
+    """Every eligible worker is above its busy limit; try again after `retry_after_s`."""
+
+    retryable = True
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class RequestTooLarge(RouterError):
+    """Prompt and answer are longer than the context of every eligible worker."""
 
 
 class MissingExtra(MoonpoolError, ImportError):

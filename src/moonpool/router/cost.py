@@ -1,0 +1,52 @@
+"""What a decision costs on each target: the interface, and the facts it judges by.
+
+A cost model is a pure function of columns, one place a target. The planner uses the same.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from moonpool.router.load import Column
+
+
+class Facts(NamedTuple):
+    """One request against every eligible target; all columns are float64, one place each."""
+
+    prompt_tokens: int
+    output_tokens: int
+    priority: int
+    block_size: Column
+    device_tokens: Column
+    """Prompt tokens held on the target's device."""
+    host_tokens: Column
+    """Beyond those, in its host memory."""
+    disk_tokens: Column
+    """Beyond those, on its disk."""
+    pool_tokens: Column
+    """Beyond those, what the pool or a peer can bring."""
+    prefill_tokens: Column
+    """Booked before and not yet computed."""
+    decode_blocks: Column
+    new_blocks: Column
+    """Blocks of this request that no active one of the target uses."""
+    requests: Column
+    prefill_s: Column
+    """Seconds a token of prompt costs there, learnt."""
+    transfer_s: Column
+    """Seconds a token costs when it comes from the pool or a peer, learnt."""
+    preferred: Column
+    """Sum of the weights of the preferred labels that the target has."""
+
+
+class Cost(Protocol):
+    """A cost model."""
+
+    @property
+    def counts_blocks_once(self) -> bool:
+        """True when `new_blocks` is to leave out those that active requests use already."""
+        ...
+
+    def costs(self, facts: Facts) -> Column:
+        """Lower is better. Costs of one call compare with each other only."""
+        ...

@@ -1,0 +1,55 @@
+"""Moonpool's cost: seconds until the first token, and what the request takes from others.
+
+    own    = uncached / rate + from the pool x its seconds a token
+    wait   = booked and not yet prefilled / rate
+    decode = blocks held by active requests x the seconds each adds to a step
+    cost   = locality x own + wait + decode
+
+`own` counts `locality` times: computing again what lies elsewhere costs its own time once, and then
+it pushes other prefixes out of that worker's cache. With 1, caches copy each other (a token hit
+ratio of 0.302 instead of 0.344 on the conversation trace); with 4 to 8 both hits and balance are
+near the pooled optimum, because a backlog of the saved work still moves the request elsewhere.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from moonpool.router.cost import Facts
+from moonpool.router.load import Column
+
+
+class SecondsCost(msgspec.Struct, frozen=True, kw_only=True):
+    """See the file's head; a priority of p divides `locality` by 1 + p (its own wait matters)."""
+
+    locality: float = 6.0
+    decode_block_s: float = 2e-6
+    """Seconds that one block held by active requests adds to a step of its target."""
+    host_s: float = 2e-6
+    """Seconds a token costs from the worker's own host memory."""
+    disk_s: float = 2e-5
+    """Seconds a token costs from the worker's own disk."""
+
+    @property
+    def counts_blocks_once(self) -> bool:
+        return False
+
+    def costs(self, facts: Facts) -> Column:
+        held = facts.device_tokens + facts.host_tokens + facts.disk_tokens
+        uncached = np.maximum(0.0, facts.prompt_tokens - held - facts.pool_tokens)
+        # The engine recomputes what would come slower from the pool.
+        pool_s = facts.pool_tokens * np.minimum(facts.transfer_s, facts.prefill_s)
+        own = (
+            uncached * facts.prefill_s
+            + pool_s
+            + facts.host_tokens * self.host_s
+            + facts.disk_tokens * self.disk_s
+        )
+        weight = self.locality / (1.0 + max(0, facts.priority))
+        cost: Column = (
+            max(1.0, weight) * own
+            + facts.prefill_tokens * facts.prefill_s
+            + facts.decode_blocks * self.decode_block_s
+        )
+        return cost * np.exp(-np.tanh(facts.preferred))

@@ -1,0 +1,151 @@
+"""The workers, their targets' places, and who may serve a request.
+
+A place is a small number: the row of a target in every column. Places of removed workers are used
+again. Place 0 is the pool's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from moonpool.core.errors import BadInput, NoWorker
+from moonpool.router.base import RouteRequest, Target, Worker
+
+Places = npt.NDArray[np.int64]
+BLOCK_SIZE_DEFAULT = 16
+
+
+@dataclass(slots=True)
+class Member:
+    """A worker with what the router learnt of it."""
+
+    worker: Worker
+    places: list[int]
+    block_size: int
+    events: int = 0
+    """Event batches received."""
+    silent_decisions: int = 0
+    """Requests sent to it since its last event."""
+    busy_until: float = 0.0
+    """It answered that it is overloaded; the mark ends by itself."""
+    problems: dict[str, str] = field(default_factory=dict)
+    """What is wrong and what to do, by kind; shown to the operator."""
+
+
+class Fleet:
+    """Members by id, and the eligible places of a request."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, Member] = {}
+        self._targets: list[Target | None] = [None]
+        self._free: list[int] = []
+        self._eligible: dict[tuple[str, str], Places] = {}
+
+    @property
+    def places(self) -> int:
+        """Places ever used, the pool's included."""
+        return len(self._targets)
+
+    def add(self, worker: Worker) -> Member:
+        """Raises BadInput when the id is taken; remove it first."""
+        if worker.id in self.members:
+            raise BadInput(f"worker {worker.id!r} is registered; remove it first")
+        places = [self._place(Target(worker.id, rank)) for rank in range(worker.ranks)]
+        member = Member(worker, places, worker.block_size)
+        self.members[worker.id] = member
+        self._eligible.clear()
+        return member
+
+    def remove(self, worker_id: str) -> Member | None:
+        member = self.members.pop(worker_id, None)
+        if member is not None:
+            for place in member.places:
+                self._targets[place] = None
+            self._free.extend(reversed(member.places))
+            self._eligible.clear()
+        return member
+
+    def role(self, worker_id: str) -> str:
+        return self.members[worker_id].worker.role
+
+    def target(self, place: int) -> Target:
+        target = self._targets[place]
+        assert target is not None, f"place {place} is nobody's"
+        return target
+
+    def member_at(self, place: int) -> Member:
+        return self.members[self.target(place).worker]
+
+    def block_size(self, member: Member) -> int:
+        """Its own, or that of another worker of its model, or 16."""
+        if member.block_size:
+            return member.block_size
+        for other in self.members.values():
+            if other.block_size and other.worker.model == member.worker.model:
+                return other.block_size
+        return BLOCK_SIZE_DEFAULT
+
+    def eligible(self, request: RouteRequest, role: str) -> Places:
+        """Places that may serve `role` of the request, busy ones included. Raises NoWorker."""
+        places = self._serving(request.model, role)
+        chosen = request.pin or request.allowed is not None or request.labels or self._any_taints()
+        if chosen:
+            kept = [p for p in places.tolist() if self._allows(request, p)]
+            places = np.array(kept, np.int64)
+        if not len(places):
+            raise NoWorker(self._why_none(request, role))
+        return places
+
+    def _serving(self, model: str, role: str) -> Places:
+        """By model and role only; kept until the fleet changes."""
+        key = (model, role)
+        places = self._eligible.get(key)
+        if places is None:
+            found = [
+                place
+                for member in self.members.values()
+                if member.worker.model == model or not member.worker.model or not model
+                if _serves(member.worker.role, role)
+                for place in member.places
+            ]
+            places = self._eligible[key] = np.array(sorted(found), np.int64)
+        return places
+
+    def _any_taints(self) -> bool:
+        return any(member.worker.taints for member in self.members.values())
+
+    def _allows(self, request: RouteRequest, place: int) -> bool:
+        target = self.target(place)
+        worker = self.members[target.worker].worker
+        return (
+            (request.pin is None or request.pin == target)
+            and (request.allowed is None or worker.id in request.allowed)
+            and all(worker.labels.get(k) == v for k, v in request.labels.items())
+            and worker.taints <= request.tolerates
+        )
+
+    def _place(self, target: Target) -> int:
+        if self._free:
+            place = self._free.pop()
+            self._targets[place] = target
+            return place
+        self._targets.append(target)
+        return len(self._targets) - 1
+
+    def _why_none(self, request: RouteRequest, role: str) -> str:
+        if not self.members:
+            return "no worker is registered"
+        if request.pin is not None and request.pin.worker not in self.members:
+            return f"the pinned worker {request.pin.worker!r} is not registered"
+        models = sorted({m.worker.model for m in self.members.values()})
+        return (
+            f"none of {len(self.members)} workers serves model {request.model!r} as {role!r} under"
+            f" the request's pin, labels and taints (models here: {', '.join(models)})"
+        )
+
+
+def _serves(worker_role: str, role: str) -> bool:
+    return worker_role in (role, "both") or (role == "both" and worker_role == "decode")

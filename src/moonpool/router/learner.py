@@ -1,0 +1,71 @@
+"""Seconds a token, learnt for each target from the first tokens reported.
+
+Fits  ttft = prefill_s x (tokens ahead + own uncached) + transfer_s x tokens from the pool  by least
+squares that forget, starting from the configured coefficients as if they had been observed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moonpool.router.load import Booking, Column
+
+_FORGET = 0.98
+_PRIOR_TOKENS = 2048.0
+_RANGE = 1e3
+"""Learnt values stay within this factor of the configured ones, whatever is reported."""
+
+
+class Learner:
+    """Columns `prefill_s` and `transfer_s`, one place a target."""
+
+    def __init__(self, prefill_s: float, transfer_s: float) -> None:
+        self._start = (prefill_s, transfer_s)
+        self.prefill_s: Column = np.zeros(0)
+        self.transfer_s: Column = np.zeros(0)
+        self._sums: list[list[float]] = []
+
+    def make_room(self, places: int) -> None:
+        while len(self._sums) < places:
+            self._sums.append([])
+        missing = places - len(self.prefill_s)
+        if missing > 0:
+            first, second = self._start
+            self.prefill_s = np.concatenate([self.prefill_s, np.full(missing, first)])
+            self.transfer_s = np.concatenate([self.transfer_s, np.full(missing, second)])
+
+    def forget(self, place: int) -> None:
+        """Back to the configured values: another worker has the place now."""
+        self._sums[place] = []
+        self.prefill_s[place], self.transfer_s[place] = self._start
+
+    def first_token(self, booking: Booking, now: float) -> None:
+        """One observation; what cannot be true (no work, time running backwards) is passed over."""
+        seconds = now - booking.booked_at
+        computed = booking.ahead_tokens + booking.prefill_tokens
+        brought = float(booking.pool_tokens)
+        if seconds <= 0 or computed + brought <= 0:
+            return
+        prefill_s, transfer_s = self._start
+        sums = self._sums[booking.place]
+        if not sums:
+            weight = _PRIOR_TOKENS**2
+            sums = [weight, 0.0, weight, weight * prefill_s, weight * transfer_s]
+        seen = (
+            computed * computed,
+            computed * brought,
+            brought * brought,
+            computed * seconds,
+            brought * seconds,
+        )
+        sums = [_FORGET * old + new for old, new in zip(sums, seen, strict=True)]
+        self._sums[booking.place] = sums
+        xx, xy, yy, xt, yt = sums
+        det = xx * yy - xy * xy
+        if det > 1e-9 * xx * yy:
+            self.prefill_s[booking.place] = _within((xt * yy - yt * xy) / det, prefill_s)
+            self.transfer_s[booking.place] = _within((yt * xx - xt * xy) / det, transfer_s)
+
+
+def _within(value: float, start: float) -> float:
+    return min(max(value, start / _RANGE), start * _RANGE)

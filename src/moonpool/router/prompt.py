@@ -1,0 +1,55 @@
+"""One request's prompt: its tokens and its prefix hashes by block size, computed once each."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from moonpool.core.errors import BadInput
+from moonpool.router.base import Hashes, RouteRequest
+from moonpool.router.hashing import prefix_hashes, prefix_seed, token_array
+
+
+class Prompt:
+    """Raises BadInput when the request has neither tokens nor hashes."""
+
+    def __init__(self, request: RouteRequest) -> None:
+        self.request = request
+        self._hashes: dict[int, Hashes] = {}
+        if request.tokens is not None:
+            self._token_array = token_array(request.tokens)
+            self.tokens = len(self._token_array)
+        elif request.hashes is not None and request.prompt_tokens >= 0:
+            self._given = np.ascontiguousarray(request.hashes, np.uint64)
+            self.tokens = request.prompt_tokens
+        else:
+            raise BadInput("a request needs tokens, or hashes and prompt_tokens")
+
+    def hashes(self, block_size: int) -> Hashes:
+        """Of its whole blocks; where the request gave hashes, those, whatever the size."""
+        if self.request.tokens is None:
+            return self._given
+        found = self._hashes.get(block_size)
+        if found is None:
+            request = self.request
+            seed = prefix_seed(request.model, request.namespace, request.adapter)
+            found = prefix_hashes(self._token_array, block_size, seed)
+            self._hashes[block_size] = found
+        return found
+
+    def covered(self, blocks: npt.NDArray[np.int64], block_size: int) -> npt.NDArray[np.float64]:
+        """Tokens that so many leading blocks spare the engine.
+
+        Of a prompt that is held whole it computes the last block again: it needs a token to go on
+        from.
+        """
+        tokens = blocks * block_size
+        whole = tokens == self.tokens
+        spared: npt.NDArray[np.float64]
+        spared = np.minimum(tokens - whole * block_size, self.tokens).astype(np.float64)
+        return spared
+
+    def salt(self, block_size: int, depth: int) -> int:
+        """The hash where the prompt leaves what is held: the same on every router."""
+        hashes = self.hashes(block_size)
+        return int(hashes[min(depth, len(hashes) - 1)]) if len(hashes) else 0
