@@ -27,11 +27,16 @@ RANKS = {
 # Below every room: the compiled core, and the release number in the package itself.
 GROUND = {"moonpool", "moonpool._core"}
 HEAVY = {"torch", "vllm", "sglang", "lmcache", "nixl", "etcd3", "zmq", "starlette", "uvicorn"} | {
+    "gguf",
+    "jinja2",
     "matplotlib",
     "mooncake",
     "psutil",
     "redis",
     "rich",
+    "safetensors",
+    "tokenizers",
+    "transformers",
     "uvloop",
 }
 TORCH_FREE = ("core", "transfer", "pool")

@@ -1,0 +1,1 @@
+"""A small real engine on Moonpool's paged cache and pool (extra `moonpool[engine]`)."""
