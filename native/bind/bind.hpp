@@ -12,4 +12,5 @@ void bind_segment(nanobind::module_& m);   // segment agent and shared-memory cl
 void bind_endpoint(nanobind::module_& m);  // the data plane's socket endpoint
 void bind_table(nanobind::module_& m);     // the catalog's row table
 void bind_transfer(nanobind::module_& m);  // block copies between mapped memory
+void bind_radix(nanobind::module_& m);     // the prefix tree of an engine's own KV cache
 }  // namespace moonpool

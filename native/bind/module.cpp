@@ -12,4 +12,5 @@ NB_MODULE(_core, m) {
   moonpool::bind_endpoint(m);
   moonpool::bind_table(m);
   moonpool::bind_transfer(m);
+  moonpool::bind_radix(m);
 }

@@ -706,3 +706,74 @@ class Endpoint:
     def stats(self) -> dict[str, int]: ...
     def close(self) -> None:
         """End every op (FAILED) and connection and join the thread. Again: nothing happens."""
+
+# ---- radix: the prefix tree of an engine's own KV cache ----
+# Namespaces are bytes with a seed for their routing chain. Tokens are int32 or uint32, contiguous.
+
+class RadixLease:
+    """Holds the pages it names until `release`, or until nobody has it any more."""
+
+    @property
+    def held(self) -> bool: ...
+    @property
+    def node(self) -> int: ...
+    def __len__(self) -> int:
+        """Pages."""
+    def release(self) -> bool:
+        """False: it was released before."""
+    def touch(self) -> None:
+        """What it holds counts as used now."""
+    @property
+    def pages(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """The routing chain, one a page."""
+
+class RadixTree:
+    """Which pages hold which tokens; native/radix.hpp says more. Not for several threads at once
+    without the GIL. `order` of the leaves that go: used, created, uses, or external."""
+
+    def __init__(self, page_size: int, order: str = "used", events_max: int = 0) -> None: ...
+    def match(
+        self, space: bytes, seed: int, tokens: _Buffer, tokens_max: int, touch: bool
+    ) -> RadixLease:
+        """The longest cached prefix of the first `tokens_max` tokens, in whole pages."""
+    def lookup(self, space: bytes, tokens: _Buffer, tokens_max: int) -> int:
+        """Its pages, and no change of anything."""
+    def insert(
+        self,
+        space: bytes,
+        seed: int,
+        tokens: _Buffer,
+        pages: npt.NDArray[np.int32],
+        owner: RadixLease | None = None,
+    ) -> tuple[RadixLease, int]:
+        """Caches one page of tokens per entry of `pages`; how many of them were cached already.
+        ValueError: fewer tokens than that. `owner`: a lease of the caller's on this very chain."""
+    def evict(self, count: int) -> npt.NDArray[np.int32]: ...
+    def is_tail(self, hash: int) -> bool: ...
+    def evict_tail(self, hash: int) -> int:
+        """Its page, or -1 when it is no tail that may go. Order external only, like is_tail."""
+    def clear(self) -> npt.NDArray[np.int32]: ...
+    def take_journal(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
+        """Accesses since the last call (hash, whether it is new), order external only."""
+    def take_events(
+        self,
+    ) -> tuple[
+        bool, list[tuple[int, bool, bytes, int, npt.NDArray[np.uint64], npt.NDArray[np.uint32]]]
+    ]:
+        """Whether some were lost, and (kind, starts a chain, namespace, parent, hashes, tokens) of
+        each since; kinds: 0 stored, 1 removed, 2 cleared."""
+    def report(
+        self,
+    ) -> list[tuple[int, bool, bytes, int, npt.NDArray[np.uint64], npt.NDArray[np.uint32]]]: ...
+    def check(self) -> tuple[str, npt.NDArray[np.int32]]:
+        """The first invariant that does not hold, or "", and every cached page."""
+    @property
+    def cached_pages(self) -> int: ...
+    @property
+    def protected_pages(self) -> int: ...
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def leases(self) -> int: ...

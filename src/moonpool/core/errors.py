@@ -31,6 +31,9 @@ MoonpoolError
 │   ├── NoWorker
 │   ├── WorkersBusy
 │   └── RequestTooLarge
+├── CacheError
+│   ├── OutOfPages
+│   └── LeaseReleased
 └── MissingExtra (ImportError)
 
 A message says what happened, with which values, and what to do next. A miss is not an error: a
@@ -194,6 +197,20 @@ class WorkersBusy(RouterError):
 
 class RequestTooLarge(RouterError):
     """Prompt and answer are longer than the context of every eligible worker."""
+
+
+class CacheError(MoonpoolError):
+    """An engine's own cache cannot do what was asked of it."""
+
+
+class OutOfPages(CacheError):
+    """Fewer pages are free or may be evicted than are needed; nothing was taken."""
+
+    retryable = True
+
+
+class LeaseReleased(CacheError):
+    """A lease was released before; a second release would give away pages of somebody else."""
 
 
 class MissingExtra(MoonpoolError, ImportError):
