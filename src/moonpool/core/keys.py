@@ -33,6 +33,7 @@ _FORMAT = "mp1"
 _LABEL_CHARS = 16
 _FIELD_BYTES_MAX = 4096
 _BLOCK_TOKENS_MAX = 1 << 20
+_DIGEST_BYTES = 32
 _DIGEST_CHARS = 43
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
@@ -94,6 +95,16 @@ class KeySpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """
         before = b"" if parent is None else self.digest(parent)
         return self._name(_core.block_hashes_sha256(_as_tokens(tokens), self.block_size, before))
+
+    def keys_of(self, digests: Sequence[bytes]) -> KeyBatch:
+        """Keys of blocks that another chain of hashes names, an engine's own: 32 bytes each.
+
+        The chain is not one of `keys`, so its name belongs into `layout`. Raises BadInput.
+        """
+        if any(len(digest) != _DIGEST_BYTES for digest in digests):
+            raise BadInput(f"a block's digest has {_DIGEST_BYTES} bytes")
+        joined = np.frombuffer(b"".join(digests), np.uint8)
+        return self._name(joined.reshape(len(digests), _DIGEST_BYTES))
 
     def digest(self, key: bytes) -> bytes:
         """The chain digest (32 bytes) that a key of this specification holds. Raises BadKey."""

@@ -1,0 +1,188 @@
+"""The class vLLM loads: a thin face that hands each call to the scheduler's or the worker's side.
+
+Imports vLLM, so it is imported by the package's `__getattr__` only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorRole,
+    KVConnectorTransferResults,
+    SupportsHMA,
+)
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from moonpool.connectors.vllm.assembly import SchedulerSide, WorkerSide
+from moonpool.connectors.vllm.config import connector_config
+from moonpool.connectors.vllm.engine_types import (
+    MoonpoolPromMetrics,
+    MoonpoolStats,
+    engine_event,
+)
+from moonpool.connectors.vllm.metadata import StepPlan, WorkerReport
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+    from vllm.distributed.kv_events import KVCacheEvent
+    from vllm.forward_context import ForwardContext
+    from vllm.v1.attention.backend import AttentionMetadata
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+
+class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
+    """vLLM's prefixes in a Moonpool pool: what one engine computed, any of them loads."""
+
+    _cache_hit_source = CacheHitSource.HOST
+
+    def __init__(
+        self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
+    ) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        transfer = self._kv_transfer_config
+        config = connector_config(transfer.kv_connector_extra_config)
+        self._scheduler: SchedulerSide | None = None
+        self._worker: WorkerSide | None = None
+        if role is KVConnectorRole.SCHEDULER:
+            if config.load_failure == "recompute":
+                transfer.kv_load_failure_policy = "recompute"
+            self._scheduler = SchedulerSide(vllm_config, kv_cache_config, config)
+        else:
+            self._worker = WorkerSide(vllm_config, kv_cache_config, config)
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """A block that is not stored is a miss later, nothing else."""
+        return False
+
+    # --- scheduler --------------------------------------------------------------------------------
+
+    @property
+    def scheduler(self) -> SchedulerSide:
+        assert self._scheduler is not None, "asked in a worker"
+        return self._scheduler
+
+    def get_num_new_matched_tokens(
+        self, request: Request, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        return self.scheduler.matched(request, num_computed_tokens, time.monotonic())
+
+    def update_state_after_alloc(
+        self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
+    ) -> None:
+        self.scheduler.allocated(request, blocks.get_block_ids(), num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepPlan:
+        state = scheduler_output.kv_connector_block_state
+        assert state is not None, "vLLM 0.32 offers the block tables of the step"
+        scheduled = _scheduled(scheduler_output)
+        return self.scheduler.plan(scheduled, state.get_block_ids, time.monotonic())
+
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        report = connector_output.kv_connector_worker_meta
+        if isinstance(report, WorkerReport):
+            self.scheduler.reported(report, time.monotonic())
+
+    def request_finished(
+        self, request: Request, block_ids: list[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        return self.request_finished_all_groups(request, (block_ids,))
+
+    def request_finished_all_groups(
+        self, request: Request, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Never asks vLLM to keep the blocks: what is stored of them was copied in its step."""
+        self.scheduler.finished(request.request_id)
+        return False, None
+
+    def take_events(self) -> Iterable[KVCacheEvent]:
+        return [engine_event(event) for event in self.scheduler.take_events()]
+
+    # --- worker -----------------------------------------------------------------------------------
+
+    @property
+    def worker(self) -> WorkerSide:
+        assert self._worker is not None, "asked in the scheduler"
+        return self._worker
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        self.worker.register(kv_caches)
+
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        self.worker.bind(connector_metadata)
+
+    def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
+        self.worker.start_loads()
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        self.worker.wait_for_layer(layer_name)
+
+    def save_kv_layer(
+        self,
+        layer_name: str,
+        kv_layer: torch.Tensor,
+        attn_metadata: AttentionMetadata,
+        **kwargs: Any,
+    ) -> None:
+        self.worker.layer_done(layer_name)
+
+    def wait_for_save(self) -> None:
+        self.worker.wait_for_saves()
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        received = self.worker.received(finished_req_ids)
+        return KVConnectorTransferResults(
+            finished_recving=received.finished, failed_recving=received.failed
+        )
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        return None, self.worker.received(finished_req_ids).finished or None
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        return self.worker.take_bad_blocks()
+
+    def build_connector_worker_meta(self) -> Any:
+        return self.worker.report()
+
+    # --- both -------------------------------------------------------------------------------------
+
+    def get_kv_connector_stats(self) -> MoonpoolStats | None:
+        counters = (self._scheduler or self.worker).counters
+        taken = counters.take()
+        return MoonpoolStats(data=taken) if taken else None
+
+    def shutdown(self) -> None:
+        (self._scheduler or self.worker).close()
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        """Layers are waited for and read as they are computed."""
+        return True
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> MoonpoolStats:
+        return MoonpoolStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, *arguments: Any) -> MoonpoolPromMetrics:
+        return MoonpoolPromMetrics(*arguments)
+
+
+def _scheduled(output: SchedulerOutput) -> Iterator[tuple[str, int]]:
+    """Each request of the step and how many tokens it has computed after it."""
+    tokens = output.num_scheduled_tokens
+    for new in output.scheduled_new_reqs:
+        yield new.req_id, new.num_computed_tokens + tokens[new.req_id]
+    cached = output.scheduled_cached_reqs
+    for request_id, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+        yield request_id, computed + tokens[request_id]

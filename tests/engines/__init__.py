@@ -1,0 +1,1 @@
+"""Tests with other people's engines, run by `make test-engines` only."""
