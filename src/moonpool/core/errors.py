@@ -17,6 +17,7 @@ MoonpoolError
 │   ├── Unreachable (ConnectionError)
 │   ├── DeadlineExceeded (TimeoutError)
 │   ├── Refused
+│   ├── LayoutMismatch
 │   ├── ProtocolMismatch
 │   ├── BadFrame
 │   ├── Corrupt
@@ -133,6 +134,11 @@ class DeadlineExceeded(TransferError, TimeoutError):
 
 class Refused(TransferError):
     """The peer does not let us in: wrong token, wrong user or wrong trust domain."""
+
+
+class LayoutMismatch(TransferError):
+    """Two engines lay their KV memory out in ways that cannot be mapped; the message names what
+    differs and both values."""
 
 
 class ProtocolMismatch(TransferError):

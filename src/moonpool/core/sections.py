@@ -262,6 +262,77 @@ class TransferConfig(Section, frozen=True, kw_only=True):
         return _directory(self.dir)
 
 
+class HandoffConfig(Section, frozen=True, kw_only=True):
+    """Prefill on one engine, decode on another: the side channel between the two."""
+
+    SECTION: ClassVar[str] = "handoff"
+
+    host: Annotated[str, _HOST] = "127.0.0.1"
+    port: Annotated[
+        int,
+        setting(
+            "TCP port of the prefill worker's side channel, plus its tensor-parallel rank; 0 takes "
+            "any free one.",
+            minimum=0,
+            maximum=65535,
+        ),
+    ] = 0
+    token: Annotated[str, _TOKEN] = ""
+    beat_ms: Annotated[
+        int, setting("How often each side says that it lives.", unit="ms", minimum=10, maximum=5000)
+    ] = 200
+    lease_ms: Annotated[
+        int,
+        setting(
+            "A peer not heard for so long is gone, and a transfer it no longer names is over.",
+            unit="ms",
+            minimum=50,
+            maximum=60_000,
+        ),
+    ] = 800
+    expect_ms: Annotated[
+        int,
+        setting(
+            "Prefill waits so long for the request that a decode worker came for.",
+            unit="ms",
+            minimum=50,
+            maximum=600_000,
+        ),
+    ] = 10_000
+    hold_ms: Annotated[
+        int,
+        setting(
+            "Prefill keeps a prompt's blocks so long for a decode worker that never came.",
+            unit="ms",
+            minimum=50,
+            maximum=600_000,
+        ),
+    ] = 10_000
+    push_ms: Annotated[
+        int, setting("Deadline of one push.", unit="ms", minimum=10, maximum=60_000)
+    ] = 2000
+    fence_ms: Annotated[
+        int,
+        setting(
+            "Decode waits so long to hear that pushes have ended, then withdraws its memory.",
+            unit="ms",
+            minimum=10,
+            maximum=60_000,
+        ),
+    ] = 300
+    verify: Annotated[
+        bool, setting("Compare a CRC-32C of all that arrived with one of what was sent.")
+    ] = False
+
+    def check(self) -> None:
+        refuse_open_door(self.SECTION, self.host, self.token)
+        if self.lease_ms < 2 * self.beat_ms:
+            raise BadConfig(
+                f"handoff.lease_ms = {self.lease_ms} is less than two beats of "
+                f"{self.beat_ms} ms; a beat a little late would end every transfer"
+            )
+
+
 class UpConfig(Section, frozen=True, kw_only=True):
     """`moonpool up`: a master and nodes on this machine, in one command."""
 
@@ -290,4 +361,4 @@ class UpConfig(Section, frozen=True, kw_only=True):
         refuse_open_door(self.SECTION, self.host, self.token)
 
 
-SCHEMA = Schema(MasterConfig, NodeConfig, ClientConfig, TransferConfig, UpConfig)
+SCHEMA = Schema(MasterConfig, NodeConfig, ClientConfig, TransferConfig, HandoffConfig, UpConfig)
