@@ -6,7 +6,6 @@ claim? ──> announce ──> Settled          whatever happens in between
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -24,56 +23,15 @@ from moonpool.core.sections import HandoffConfig
 from moonpool.transfer.handoff import messages as m
 from moonpool.transfer.handoff.actions import DecodeAction, Progress, Revoke, Send, Settled, Verify
 from moonpool.transfer.handoff.decode_machine import DecodeMachine
-from moonpool.transfer.handoff.layout import KVLayout, sources_of
+from moonpool.transfer.handoff.layout import sources_of
 from moonpool.transfer.handoff.link import SideLink
 from moonpool.transfer.handoff.mapping import I64, BlockMap
-from moonpool.transfer.handoff.memory import Grant, KVMemory
+from moonpool.transfer.handoff.memory import KVMemory
 from moonpool.transfer.handoff.node import HandoffNode
 from moonpool.transfer.handoff.prefill import check_hello
+from moonpool.transfer.handoff.remote import Asked, Remote, Session, Waiting
 
 REMOTES_MAX = 1024
-
-Step = Callable[[tuple[int, ...]], list[DecodeAction]]
-
-
-class _Session:
-    """A connection to one prefill rank, and the leave it has to write here."""
-
-    def __init__(self, number: int, remote: "_Remote", rank: int, grant: Grant) -> None:
-        self.number, self.remote, self.rank, self.grant = number, remote, rank, grant
-        self.link: SideLink | None = None
-        self.up = False
-        self.hello: asyncio.Future[m.Hello] = asyncio.get_running_loop().create_future()
-
-
-class _Waiting(NamedTuple):
-    """What to do once a worker is reached; `transfer` is settled as failed when it is not."""
-
-    transfer: str | None
-    engine: str | None
-    step: Step
-
-
-class _Remote:
-    """A prefill worker: its ranks listen on consecutive ports. `ranks` maps those we need to their
-    sessions once all of them are up."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.layout: KVLayout | None = None
-        self.engine = ""
-        self.ranks: dict[int, _Session] = {}
-        self.ready = False
-        self.task: asyncio.Task[None] | None = None
-        self.waiting: list[_Waiting] = []
-
-
-class _Asked(NamedTuple):
-    """What was announced: decode's blocks, for verifying."""
-
-    first_token: int
-    tokens: int
-    blocks: I64
 
 
 class DecodeNode(HandoffNode):
@@ -91,10 +49,10 @@ class DecodeNode(HandoffNode):
         self.machine = DecodeMachine(memory.layout.layers, self.times)
         self.data = self.engine.listen(self.config.host)
         self.connect_s = max(self.times.lease_s, 1.0)
-        self._remotes: dict[str, _Remote] = {}
-        self._sessions: dict[int, _Session] = {}
+        self._remotes: dict[str, Remote] = {}
+        self._sessions: dict[int, Session] = {}
         self._next_session = 1
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[str, Asked] = {}
         self._settled: deque[Settled] = deque()
         self._progress: dict[str, dict[int, int]] = {}
 
@@ -107,7 +65,7 @@ class DecodeNode(HandoffNode):
         self.post(
             lambda: self._with(
                 remote,
-                _Waiting(
+                Waiting(
                     transfer,
                     engine,
                     lambda sessions: self.machine.claim(transfer, sessions, self.now_s()),
@@ -131,10 +89,10 @@ class DecodeNode(HandoffNode):
         told = ids.astype("<i4").tobytes()
 
         def step() -> None:
-            self._asked.setdefault(transfer, _Asked(first_token, tokens, ids))
+            self._asked.setdefault(transfer, Asked(first_token, tokens, ids))
             self._with(
                 remote,
-                _Waiting(
+                Waiting(
                     transfer,
                     engine,
                     lambda sessions: self.machine.announce(
@@ -172,9 +130,9 @@ class DecodeNode(HandoffNode):
         self.post(step)
 
     @staticmethod
-    def _rejection(transfer: str) -> _Waiting:
+    def _rejection(transfer: str) -> Waiting:
         """Tells a worker, once it is reached, that it need not hold the transfer."""
-        return _Waiting(
+        return Waiting(
             None,
             None,
             lambda sessions: [Send(number, m.Cancel(transfer)) for number in sessions],
@@ -193,13 +151,13 @@ class DecodeNode(HandoffNode):
 
     # ---- prefill workers ----
 
-    def _with(self, address: str, wish: _Waiting) -> None:
+    def _with(self, address: str, wish: Waiting) -> None:
         """Carries out `wish` once every rank needed at `address` is reached."""
         remote = self._remotes.get(address)
         if remote is None:
             if len(self._remotes) >= REMOTES_MAX:
                 self._prune()
-            remote = self._remotes[address] = _Remote(address)
+            remote = self._remotes[address] = Remote(address)
         if remote.ready:
             self._grant_wish(remote, wish)
             return
@@ -207,7 +165,7 @@ class DecodeNode(HandoffNode):
         if remote.task is None:
             remote.task = self.loop.create_task(self._reach(remote))
 
-    def _grant_wish(self, remote: _Remote, wish: _Waiting) -> None:
+    def _grant_wish(self, remote: Remote, wish: Waiting) -> None:
         if wish.transfer is not None and wish.engine not in (None, remote.engine):
             text = f"{remote.address} is engine {remote.engine!r} now, not {wish.engine!r}"
             self._settle(Settled(wish.transfer, False, PeerRestarted.code, text))
@@ -215,7 +173,7 @@ class DecodeNode(HandoffNode):
         numbers = tuple(session.number for session in remote.ranks.values())
         self._act(wish.step(numbers))
 
-    async def _reach(self, remote: _Remote) -> None:
+    async def _reach(self, remote: Remote) -> None:
         try:
             async with asyncio.timeout(self.connect_s):
                 await self._reach_all(remote)
@@ -240,7 +198,7 @@ class DecodeNode(HandoffNode):
             elif wish.transfer is not None:
                 self._settle(Settled(wish.transfer, False, error.code, str(error)))
 
-    async def _reach_all(self, remote: _Remote) -> None:
+    async def _reach_all(self, remote: Remote) -> None:
         if remote.layout is None:
             first = await self._open(remote, 0)
             remote.layout, remote.engine = first.layout, first.engine
@@ -252,12 +210,12 @@ class DecodeNode(HandoffNode):
             if rank not in remote.ranks:
                 remote.engine = (await self._open(remote, rank)).engine
 
-    async def _open(self, remote: _Remote, rank: int) -> m.Hello:
+    async def _open(self, remote: Remote, rank: int) -> m.Hello:
         """A session with one rank, up. Raises MoonpoolError, OSError."""
         number = self._next_session
         self._next_session += 1
         grant = self.memory.grant(self.engine, f"kv.{number}")
-        session = _Session(number, remote, rank, grant)
+        session = Session(number, remote, rank, grant)
         self._sessions[number] = session
         self.machine.session_new(number)
         remote.ranks[rank] = session
@@ -275,7 +233,7 @@ class DecodeNode(HandoffNode):
         self._act(self.machine.session_up(number, self.now_s()))
         return hello
 
-    async def _greet(self, session: _Session) -> m.Hello:
+    async def _greet(self, session: Session) -> m.Hello:
         host, port, _ = parse_address(session.remote.address)
 
         def made() -> SideLink:
@@ -305,7 +263,7 @@ class DecodeNode(HandoffNode):
         )
         return await session.hello
 
-    def _message(self, session: _Session, message: m.Message) -> None:
+    def _message(self, session: Session, message: m.Message) -> None:
         if not session.hello.done():
             if isinstance(message, m.Refuse):
                 session.hello.set_exception(error_from_code(message.code, message.text))
@@ -318,7 +276,7 @@ class DecodeNode(HandoffNode):
             raise BadFrame(f"side channel: {type(message).__name__} out of turn")
         self._act(self.machine.handle(session.number, message, self.now_s()))
 
-    def _close(self, session: _Session, code: str, text: str) -> None:
+    def _close(self, session: Session, code: str, text: str) -> None:
         """Withdraws the memory first: after that the peer may do what it likes."""
         if self._sessions.pop(session.number, None) is None:
             return
