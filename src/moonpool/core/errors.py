@@ -6,6 +6,7 @@ MoonpoolError
 │   ├── BadSize
 │   ├── BadDuration
 │   ├── BadTrace
+│   ├── BadModel
 │   └── BadConfig
 ├── PoolError
 │   ├── PoolFull
@@ -35,6 +36,9 @@ MoonpoolError
 ├── CacheError
 │   ├── OutOfPages
 │   └── LeaseReleased
+├── EngineError
+│   ├── EngineBusy
+│   └── EngineStopped
 └── MissingExtra (ImportError)
 
 A message says what happened, with which values, and what to do next. A miss is not an error: a
@@ -80,6 +84,10 @@ class BadDuration(BadInput):
 
 class BadTrace(BadInput):
     """A trace file that does not fit its format; the message names the line."""
+
+
+class BadModel(BadInput):
+    """Weights or a model configuration that cannot be used; the message says what to do."""
 
 
 class BadConfig(BadInput):
@@ -217,6 +225,24 @@ class OutOfPages(CacheError):
 
 class LeaseReleased(CacheError):
     """A lease was released before; a second release would give away pages of somebody else."""
+
+
+class EngineError(MoonpoolError):
+    """The engine has no answer for a request."""
+
+
+class EngineBusy(EngineError):
+    """No place in the queue, or no pages within its time; try again after `retry_after_s`."""
+
+    retryable = True
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class EngineStopped(EngineError):
+    """The engine was closed, or its thread ended; the message says why."""
 
 
 class MissingExtra(MoonpoolError, ImportError):

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from moonpool.core.address import is_loopback, parse_address
 from moonpool.core.config import Schema, Section, setting
+from moonpool.core.engine_section import EngineConfig
 from moonpool.core.errors import BadConfig
 from moonpool.core.units import BYTES_MAX
 
@@ -361,4 +362,12 @@ class UpConfig(Section, frozen=True, kw_only=True):
         refuse_open_door(self.SECTION, self.host, self.token)
 
 
-SCHEMA = Schema(MasterConfig, NodeConfig, ClientConfig, TransferConfig, HandoffConfig, UpConfig)
+SCHEMA = Schema(
+    MasterConfig,
+    NodeConfig,
+    ClientConfig,
+    TransferConfig,
+    HandoffConfig,
+    UpConfig,
+    EngineConfig,
+)

@@ -1,0 +1,98 @@
+"""The section of the engine. A file of its own: only the engine's room and the CLI read it."""
+
+from typing import Annotated, ClassVar, Literal
+
+from moonpool.core.config import Section, setting
+from moonpool.core.errors import BadConfig
+from moonpool.core.units import BYTES_MAX
+
+
+class EngineConfig(Section, frozen=True, kw_only=True):
+    """A model served over its own paged cache and the pool."""
+
+    SECTION: ClassVar[str] = "engine"
+
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        setting("Element type of the cache; auto: that of the weights. Part of the pool's keys."),
+    ] = "auto"
+    compute: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        setting(
+            "Type that is calculated in; auto: the cache's, but float32 on processors without "
+            "bfloat16 arithmetic, which are several times faster so. Part of the pool's keys."
+        ),
+    ] = "auto"
+    device: Annotated[str, setting("Where the model runs, as 'cpu' or 'cuda:0'.")] = "cpu"
+    threads: Annotated[
+        int, setting("Threads of the arithmetic; 0: torch's own choice.", minimum=0, maximum=4096)
+    ] = 0
+    block_size: Annotated[
+        int,
+        setting(
+            "Tokens a page and a pool object. Engines share a pool's blocks only with the same.",
+            minimum=1,
+            maximum=4096,
+        ),
+    ] = 64
+    chunk_tokens: Annotated[
+        int,
+        setting(
+            "Tokens of a prompt computed in one pass, a multiple of block_size. Prefixes are "
+            "reused in whole chunks, so answers are equal to the bit wherever they came from.",
+            minimum=1,
+            maximum=65_536,
+        ),
+    ] = 64
+    kv_memory: Annotated[
+        int,
+        setting("Memory of the engine's own pages.", unit="bytes", minimum=4096, maximum=BYTES_MAX),
+    ] = 1 << 30
+    running_max: Annotated[
+        int, setting("Requests computed at a time.", minimum=1, maximum=65_536)
+    ] = 32
+    decode_rows: Annotated[
+        int,
+        setting(
+            "Answers that go on in one pass; fewer are padded to it, so that no answer depends on "
+            "who else is served.",
+            minimum=1,
+            maximum=1024,
+        ),
+    ] = 4
+    step_chunks: Annotated[
+        int,
+        setting(
+            "Chunks of prompts computed before running answers get their next token.",
+            minimum=1,
+            maximum=1024,
+        ),
+    ] = 2
+    reserve_percent: Annotated[
+        int,
+        setting(
+            "Of the tokens a request may still generate, how many have pages kept free for them; "
+            "below 100 a request may be preempted and computed again later.",
+            minimum=0,
+            maximum=100,
+        ),
+    ] = 50
+    queue_max: Annotated[
+        int, setting("Requests that may wait; more are refused.", minimum=1, maximum=1_000_000)
+    ] = 256
+    queue_ms: Annotated[
+        int,
+        setting(
+            "A request that has waited so long for pages is refused.",
+            unit="ms",
+            minimum=1,
+            maximum=86_400_000,
+        ),
+    ] = 30_000
+
+    def check(self) -> None:
+        if self.chunk_tokens % self.block_size:
+            raise BadConfig(
+                f"engine.chunk_tokens = {self.chunk_tokens} is no multiple of engine.block_size "
+                f"({self.block_size}): a chunk is made of whole blocks"
+            )

@@ -1,0 +1,207 @@
+"""The engine's face: requests in, tokens out, from any thread or event loop.
+
+One thread computes; everybody else leaves orders for it. See `EngineCore` for what a step does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from moonpool.core.clock import Clock, SystemClock
+from moonpool.core.engine_section import EngineConfig
+from moonpool.core.errors import EngineBusy, EngineStopped, missing_extra
+from moonpool.engine.core import EngineCore
+from moonpool.engine.request import Request, Step
+
+if TYPE_CHECKING:
+    from moonpool.engine.model.weights import Checkpoint
+
+OnStep = Callable[[Step], None]
+_CLOSE_S = 30.0
+
+
+class Engine:
+    """A model that answers. Made by `Engine.load`; close it, or use `with`.
+
+    Thread-safe. `on_step` is called in the engine's thread: hand over and return.
+    """
+
+    def __init__(self, core: EngineCore, model: str, clock: Clock | None = None) -> None:
+        self.model = model
+        """Fingerprint of the weights."""
+        self._core = core
+        self._clock = clock or SystemClock()
+        self._changed = threading.Condition()
+        self._orders: deque[Callable[[], None]] = deque()
+        self._listeners: dict[int, OnStep] = {}
+        self._error: BaseException | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="moonpool-engine", daemon=True)
+        self._thread.start()
+
+    @staticmethod
+    def load(path: str | Path, config: EngineConfig | None = None) -> Engine:
+        """The model at `path`: a Hugging Face directory or a GGUF file.
+
+        Raises BadModel (missing, damaged, unknown), BadConfig, MissingExtra.
+        """
+        try:
+            import torch  # noqa: F401
+        except ImportError:
+            raise missing_extra("the engine", "engine") from None
+        from moonpool.engine.model.weights import load
+
+        return Engine.of(load(Path(path)), config)
+
+    @staticmethod
+    def of(checkpoint: Checkpoint, config: EngineConfig | None = None) -> Engine:
+        """An engine on weights in memory."""
+        from moonpool.engine.model.assembly import assemble
+
+        assembled = assemble(checkpoint, config or EngineConfig())
+        return Engine(assembled.core, assembled.fingerprint)
+
+    @property
+    def context_tokens(self) -> int:
+        """Prompt and answer together."""
+        return self._core.context_tokens
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of one block of keys and values."""
+        return self._core.config.block_size
+
+    def submit(self, request: Request, on_step: OnStep) -> int:
+        """Queue a request; its number, for `abort`. The last Step has `finish`.
+
+        Raises BadInput for what can never be served, EngineBusy when the queue is full,
+        EngineStopped.
+        """
+        self._core.check(request)
+        answer: list[int | Exception] = []
+
+        def order() -> None:
+            try:
+                number = self._core.add(request, self._clock.monotonic())
+                self._listeners[number] = on_step
+                answer.append(number)
+            except (EngineBusy, ValueError) as error:
+                answer.append(error)
+
+        with self._changed:
+            self._give(order)
+            while not answer and self._error is None and not self._closed:
+                self._changed.wait(1.0)
+        if not answer:
+            raise EngineStopped(f"the engine stopped: {self._error or 'it was closed'}")
+        if isinstance(answer[0], Exception):
+            raise answer[0]
+        return answer[0]
+
+    def abort(self, number: int) -> None:
+        """Forget a request and free its pages; nothing happens when it is over."""
+        with self._changed:
+            if self._error is None and not self._closed:
+                self._give(lambda: self._core.abort(number))
+
+    async def generate(self, request: Request) -> AsyncIterator[Step]:
+        """The Steps of an answer as they come. Leaving the loop early aborts the request.
+
+        Raises BadInput, EngineBusy (also later, when it waited too long), EngineStopped.
+        """
+        loop = asyncio.get_running_loop()
+        steps: asyncio.Queue[Step] = asyncio.Queue()
+
+        def hand_over(step: Step) -> None:
+            try:
+                loop.call_soon_threadsafe(steps.put_nowait, step)
+            except RuntimeError:  # the loop was closed: nobody listens any more
+                pass
+
+        number = await asyncio.to_thread(self.submit, request, hand_over)
+        over = False
+        try:
+            while not over:
+                step = await steps.get()
+                over = step.finish is not None
+                if step.error is not None:
+                    raise step.error
+                yield step
+        finally:
+            if not over:
+                self.abort(number)
+
+    def figures(self) -> dict[str, float]:
+        """Counters and gauges by name, of one moment or nearly so."""
+        return self._core.figures()
+
+    def close(self) -> None:
+        """Ends the thread; requests that are not over end with EngineStopped."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(_CLOSE_S)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _give(self, order: Callable[[], None]) -> None:
+        """Under the lock."""
+        if self._closed or self._error is not None:
+            raise EngineStopped(f"the engine stopped: {self._error or 'it was closed'}")
+        self._orders.append(order)
+        self._changed.notify_all()
+
+    def _serve(self) -> None:
+        try:
+            while self._obey():
+                for number, step in self._core.step(self._clock.monotonic()):
+                    self._tell(number, step)
+        except BaseException as error:  # whoever waits must hear of it
+            self._error = error
+            raise
+        finally:
+            self._stop()
+
+    def _obey(self) -> bool:
+        """Carry out what was ordered, waiting while there is nothing to do; False: closed."""
+        with self._changed:
+            while not self._closed and not self._orders and self._core.is_idle:
+                self._changed.wait()
+            orders = list(self._orders)
+            self._orders.clear()
+            for order in orders:
+                order()
+            if orders:
+                self._changed.notify_all()
+            return not self._closed
+
+    def _tell(self, number: int, step: Step) -> None:
+        listener = self._listeners.get(number)
+        if step.finish is not None:
+            self._listeners.pop(number, None)
+        if listener is not None:
+            listener(step)
+
+    def _stop(self) -> None:
+        error = EngineStopped(f"the engine stopped: {self._error or 'it was closed'}")
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            left, self._listeners = self._listeners, {}
+        for listener in left.values():
+            listener(Step([], "error", error=error))

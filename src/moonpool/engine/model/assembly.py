@@ -1,0 +1,84 @@
+"""Puts an engine's parts together: which types, how many pages, which attention."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from moonpool.cache.layout import HeadsLayout
+from moonpool.cache.pages import PagePool
+from moonpool.core.engine_section import EngineConfig
+from moonpool.core.errors import BadConfig
+from moonpool.engine.core import EngineCore
+from moonpool.engine.model.attention.sdpa import SdpaAttention
+from moonpool.engine.model.config import ModelConfig
+from moonpool.engine.model.llama import Llama, fingerprint
+from moonpool.engine.model.runner import Runner
+from moonpool.engine.model.weights import Checkpoint
+
+
+class Assembled(NamedTuple):
+    core: EngineCore
+    fingerprint: str
+
+
+def assemble(checkpoint: Checkpoint, config: EngineConfig) -> Assembled:
+    """Raises BadConfig."""
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    device = _device(config.device)
+    dtype = checkpoint.config.dtype if config.dtype == "auto" else config.dtype
+    compute = compute_type(dtype, config.compute, device)
+    model = Llama(checkpoint.config, checkpoint.weights, compute=compute, device=device)
+    layout = layout_of(checkpoint.config, config.block_size, dtype)
+    count = layout.pages_in(config.kv_memory)
+    if count < 1:
+        raise BadConfig(
+            f"engine.kv_memory = {config.kv_memory} is less than one page "
+            f"({layout.bytes_per_page} bytes for {config.block_size} tokens)"
+        )
+    pages = PagePool(layout, count, device)
+    runner = Runner(model, SdpaAttention(pages.storage, compute), config.decode_rows)
+    core = EngineCore(runner, pages, config, checkpoint.config.context_tokens)
+    return Assembled(core, fingerprint(checkpoint.config, checkpoint.weights))
+
+
+def layout_of(config: ModelConfig, block_size: int, dtype: str) -> HeadsLayout:
+    """How pages lie in memory: each in one piece, so that it moves in one piece."""
+    return HeadsLayout(
+        layers=config.layers,
+        page_size=block_size,
+        dtype=dtype,
+        page_first=True,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+    )
+
+
+def compute_type(dtype: str, compute: str, device: torch.device) -> torch.dtype:
+    """The type that is calculated in."""
+    if compute != "auto":
+        return _torch_type(compute)
+    if device.type == "cpu" and not has_short_arithmetic(dtype):
+        return torch.float32
+    return _torch_type(dtype)
+
+
+def has_short_arithmetic(dtype: str) -> bool:
+    """Whether this processor multiplies matrices of `dtype` itself, instead of imitating it."""
+    if dtype == "bfloat16":
+        return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    return dtype == "float32"
+
+
+def _torch_type(name: str) -> torch.dtype:
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise BadConfig(f"engine.device = {name!r} is no device of torch: {error}") from None
