@@ -8,7 +8,7 @@ import pytest
 
 from moonpool.core.errors import NotReady
 from moonpool.core.sections import MasterConfig
-from moonpool.pool.cluster import Cluster, _read_line
+from moonpool.pool.cluster import Cluster, first_line
 
 
 def test_a_child_that_cannot_start_says_why() -> None:
@@ -24,7 +24,7 @@ def test_a_silent_child_is_given_up_at_the_deadline() -> None:
         [sys.executable, "-c", "import time; time.sleep(60)"], stdout=subprocess.PIPE
     )
     try:
-        assert _read_line(process, time.monotonic() + 0.05) == b""
+        assert first_line(process, time.monotonic() + 0.05) == b""
     finally:
         process.kill()
         process.communicate()

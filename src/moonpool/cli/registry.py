@@ -14,6 +14,7 @@ COMMANDS: dict[str, str] = {
     "up": "bring up a master and nodes on this machine",
     "master": "run the process that decides placement",
     "node": "lend this machine's memory to a pool",
+    "engine": "serve a model over HTTP as OpenAI does",
     "put": "store a file as an object",
     "get": "read an object",
     "exists": "ask whether keys are stored",

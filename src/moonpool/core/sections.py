@@ -9,6 +9,7 @@ from moonpool.core.address import is_loopback, parse_address
 from moonpool.core.config import Schema, Section, setting
 from moonpool.core.engine_section import EngineConfig
 from moonpool.core.errors import BadConfig
+from moonpool.core.serve_section import ServeConfig
 from moonpool.core.units import BYTES_MAX
 
 DEFAULT_MASTER = "127.0.0.1:7400"
@@ -370,4 +371,5 @@ SCHEMA = Schema(
     HandoffConfig,
     UpConfig,
     EngineConfig,
+    ServeConfig,
 )

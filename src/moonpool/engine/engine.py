@@ -77,6 +77,13 @@ class Engine:
         """Tokens of one block of keys and values."""
         return self._core.config.block_size
 
+    @property
+    def stopped(self) -> str:
+        """Why nothing is computed any more; "" while it runs."""
+        if self._error is not None:
+            return f"{type(self._error).__name__}: {self._error}"
+        return "it was closed" if self._closed else ""
+
     def submit(self, request: Request, on_step: OnStep) -> int:
         """Queue a request; its number, for `abort`. The last Step has `finish`.
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from moonpool.core.errors import BadInput, did_you_mean, missing_extra
 from moonpool.engine.chat import ChatTemplate
+from moonpool.engine.gguf_metadata import read_metadata
 from moonpool.engine.tokenizer import Tokenizer
 
 _CONTROL: Final = 3  # GGUF's kinds of token: control tokens,
@@ -37,19 +38,7 @@ _SPLITS: Final[dict[str, str | None]] = {
 
 def read_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of `path`. Raises BadInput."""
-    try:
-        from gguf import GGUFReader
-    except ImportError:
-        raise missing_extra("a GGUF file", "engine") from None
-    try:
-        fields = GGUFReader(str(path)).fields
-        metadata = {
-            name: field.contents()
-            for name, field in fields.items()
-            if name.startswith("tokenizer.")
-        }
-    except (OSError, ValueError, IndexError, KeyError) as error:
-        raise BadInput(f"{path} is no GGUF file this release can read: {error}") from None
+    metadata = read_metadata(path)
     return tokenizer_of(metadata, str(path))
 
 
@@ -61,11 +50,14 @@ def tokenizer_of(metadata: Mapping[str, Any], origin: str) -> Tokenizer:
             f"{origin} has a tokenizer of kind {kind!r}; only byte-level BPE ('gpt2') can be read "
             "out of GGUF. Give the model's Hugging Face directory instead"
         )
-    tokens: list[str] = metadata["tokenizer.ggml.tokens"]
+    tokens: list[str] = metadata.get("tokenizer.ggml.tokens", [])
+    merges: list[str] = metadata.get("tokenizer.ggml.merges", [])
     kinds: list[int] = metadata.get("tokenizer.ggml.token_type", [])
+    if not tokens or not merges:
+        raise BadInput(f"{origin} has no vocabulary; give the model's Hugging Face directory")
     inner = _byte_level(
         {token: number for number, token in enumerate(tokens)},
-        [(left, right) for left, _, right in map(_halves, metadata["tokenizer.ggml.merges"])],
+        [(left, right) for left, _, right in map(_halves, merges)],
         metadata.get("tokenizer.ggml.pre", "default"),
         origin,
     )
@@ -75,6 +67,7 @@ def tokenizer_of(metadata: Mapping[str, Any], origin: str) -> Tokenizer:
         name: number
         for name in ("bos", "eos", "eot", "padding", "unknown")
         if isinstance(number := metadata.get(f"tokenizer.ggml.{name}_token_id"), int)
+        and number < len(tokens)
     }
     names = {
         f"{'pad' if name == 'padding' else name}_token": tokens[number]
@@ -93,8 +86,10 @@ def tokenizer_of(metadata: Mapping[str, Any], origin: str) -> Tokenizer:
 def _byte_level(
     vocabulary: dict[str, int], merges: list[tuple[str, str]], way: str, origin: str
 ) -> Any:
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
+    try:
+        from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    except ImportError:
+        raise missing_extra("a tokenizer", "engine") from None
     if way not in _SPLITS:
         raise BadInput(
             f"{origin} splits text the way {way!r}, which is not known here "

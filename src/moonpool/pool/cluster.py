@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -26,6 +25,7 @@ import msgspec
 from moonpool.core.address import parse_address
 from moonpool.core.errors import NotReady
 from moonpool.core.sections import MasterConfig, NodeConfig, default_directory
+from moonpool.pool.children import first_line, reap, uninterrupted
 
 START_S: Final = 60.0
 STOP_S: Final = 10.0
@@ -139,7 +139,7 @@ class Cluster:
                 if process.poll() is None:
                     process.send_signal(signal.SIGTERM)
             for process in group:
-                _reap(process, deadline)
+                reap(process, deadline)
         self._processes.clear()
         if self._log is not None:
             self._log.close()
@@ -158,7 +158,7 @@ class Cluster:
         self.stop()
 
     def _spawn(self, role: str, config: MasterConfig | NodeConfig) -> subprocess.Popen[bytes]:
-        with _uninterrupted():
+        with uninterrupted():
             # A session of its own: Ctrl-C reaches the parent only, which ends all in order.
             process = subprocess.Popen(
                 [sys.executable, "-m", "moonpool.pool.process", role, str(os.getpid())],
@@ -174,7 +174,7 @@ class Cluster:
         return process
 
     def _await_ready(self, role: str, process: subprocess.Popen[bytes], deadline: float) -> Child:
-        line = _read_line(process, deadline)
+        line = first_line(process, deadline)
         try:
             ready = json.loads(line)
         except ValueError:
@@ -199,55 +199,6 @@ def local_directory(name: str, base: Path | None = None) -> Iterator[Path]:
         prefix=f"{name}-", dir=base, ignore_cleanup_errors=True
     ) as directory:
         yield Path(directory)
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Signals that end us wait until the child just started is known, so that it ends with us."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    before = {
-        number: signal.signal(number, lambda n, _: came.append(n))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    for late in came:
-        signal.raise_signal(late)
-
-
-def _read_line(process: subprocess.Popen[bytes], deadline: float) -> bytes:
-    """The first line the child prints, or what came until its end or the deadline."""
-    assert process.stdout is not None
-    line = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while not line.endswith(b"\n"):
-            left = deadline - time.monotonic()
-            if left <= 0 or not selector.select(left):
-                break
-            piece = os.read(process.stdout.fileno(), 4096)
-            if not piece:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=max(0.0, deadline - time.monotonic()))
-                break
-            line += piece
-    return line
-
-
-def _reap(process: subprocess.Popen[bytes], deadline: float) -> None:
-    try:
-        process.wait(timeout=max(0.1, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
 
 
 def cpu_seconds(pid: int) -> float:

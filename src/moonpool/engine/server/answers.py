@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from moonpool.engine.server.backend import Reuse
+from moonpool.engine.request import Reuse
 
 DONE: Final = b"data: [DONE]\n\n"
 
@@ -33,7 +33,7 @@ def usage_record(prompt_tokens: int, completion_tokens: int, reuse: Reuse) -> Re
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {
-            "cached_tokens": sum(reuse),
+            "cached_tokens": reuse.tokens,
             "moonpool": reuse._asdict(),
         },
     }

@@ -8,6 +8,7 @@ It checks what clients send, turns text into tokens and steps into answers. It k
 from __future__ import annotations
 
 import hmac
+import math
 import time
 import uuid
 from collections.abc import Mapping
@@ -15,12 +16,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
-from moonpool.core.errors import BadInput, MoonpoolError, PoolFull
+from moonpool.core.errors import BadInput, EngineBusy, MoonpoolError
 from moonpool.engine.detokenizer import TextStream
+from moonpool.engine.engine import Engine
+from moonpool.engine.request import Request
 from moonpool.engine.server import answers
-from moonpool.engine.server.backend import Asked, Backend
 from moonpool.engine.server.exchange import Exchange, Gone, Receive, Send
-from moonpool.engine.server.generation import EngineFailed, Generation, Piece
+from moonpool.engine.server.generation import Generation, Piece
 from moonpool.engine.server.metrics import Metrics
 from moonpool.engine.server.requests import (
     BadRequest,
@@ -33,7 +35,6 @@ from moonpool.engine.server.requests import (
 from moonpool.engine.tokenizer import Tokenizer
 
 COMPLETION_TOKENS_DEFAULT: Final = 16  # OpenAI's
-RETRY_AFTER_S: Final = 1
 _ROUTES: Final = {
     "/v1/completions": "POST",
     "/v1/chat/completions": "POST",
@@ -55,8 +56,8 @@ class Served:
 class Application:
     """One engine's server; give it to any ASGI server."""
 
-    def __init__(self, backend: Backend, tokenizer: Tokenizer, served: Served) -> None:
-        self._backend = backend
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, served: Served) -> None:
+        self._engine = engine
         self._tokenizer = tokenizer
         self._served = served
         self._created = int(time.time())
@@ -75,15 +76,9 @@ class Application:
         except BadInput as error:
             self.metrics.ended("refused")
             await self._refuse(exchange, 400, str(error))
-        except PoolFull as error:
+        except EngineBusy as error:
             self.metrics.ended("overloaded")
-            await self._refuse(exchange, 503, str(error), code="overloaded")
-        except EngineFailed as error:
-            overloaded = error.reason == "overloaded"
-            self.metrics.ended("overloaded" if overloaded else "error")
-            await self._refuse(
-                exchange, 503 if overloaded else 500, error.reason, code=error.reason
-            )
+            await self._refuse(exchange, 503, str(error), wait_s=error.retry_after_s)
         except MoonpoolError as error:
             self.metrics.ended("error")
             await self._refuse(exchange, 500, str(error), code=error.code)
@@ -104,7 +99,9 @@ class Application:
         elif exchange.path == "/v1/models":
             await exchange.answer(200, {"object": "list", "data": [self._model_record()]})
         elif exchange.path == "/metrics":
-            await exchange.answer(200, self.metrics.page(self._backend.figures()))
+            await exchange.answer(200, self.metrics.page(self._engine.figures()))
+        elif stopped := self._engine.stopped:
+            await exchange.answer(503, {"status": "stopped", "reason": stopped})
         else:
             await exchange.answer(200, {"status": "ok", "model": self._served.name})
 
@@ -114,7 +111,7 @@ class Application:
             "object": "model",
             "created": self._created,
             "owned_by": "moonpool",
-            "max_model_len": self._backend.context_tokens,
+            "max_model_len": self._engine.context_tokens,
         }
 
     async def _completions(self, exchange: Exchange) -> None:
@@ -122,11 +119,8 @@ class Application:
         self._check_model(request)
         prompt = request.one_prompt()
         tokens = self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        size = self._tokenizer.vocabulary_size
-        if not all(0 <= token < size for token in tokens):
-            raise BadRequest(f"token ids of this model are 0 to {size - 1}", "prompt")
         most = request.max_tokens or min(
-            COMPLETION_TOKENS_DEFAULT, max(1, self._backend.context_tokens - len(tokens))
+            COMPLETION_TOKENS_DEFAULT, max(1, self._engine.context_tokens - len(tokens))
         )
         await self._generate(exchange, request, tokens, most, answers.Shape)
 
@@ -139,7 +133,7 @@ class Application:
         except BadInput as error:
             raise BadRequest(str(error), "messages") from None
         most = request.max_completion_tokens or request.max_tokens
-        left = max(1, self._backend.context_tokens - len(tokens))
+        left = max(1, self._engine.context_tokens - len(tokens))
         await self._generate(exchange, request, tokens, most or left, answers.ChatShape)
 
     async def _generate(
@@ -151,9 +145,9 @@ class Application:
         shape: type[answers.Shape],
     ) -> None:
         self._check_length(len(tokens), most)
-        asked = self._asked(request, tokens, most)
+        asked = self._request(request, tokens, most)
         generation = Generation(
-            self._backend, asked, TextStream(self._tokenizer.decode, request.stops), self.metrics
+            self._engine, asked, TextStream(self._tokenizer.decode, request.stops), self.metrics
         )
         number = exchange.headers.get("x-request-id") or uuid.uuid4().hex
         form = shape(number, self._served.name, int(time.time()))
@@ -163,8 +157,8 @@ class Application:
         else:
             await self._whole(exchange, request, generation, form, headers)
 
-    def _asked(self, request: Sampled, tokens: list[int], most: int) -> Asked:
-        return Asked(
+    def _request(self, request: Sampled, tokens: list[int], most: int) -> Request:
+        return Request(
             prompt=tokens,
             max_tokens=most,
             temperature=1.0 if request.temperature is None else request.temperature,
@@ -231,6 +225,7 @@ class Application:
         message: str,
         param: str | None = None,
         code: str | None = None,
+        wait_s: float = 1.0,
     ) -> None:
         kinds = {401: "authentication_error", 503: "overloaded_error"}
         kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
@@ -238,7 +233,7 @@ class Application:
         if exchange.started:  # the status is long sent: an event says it
             await exchange.send_events(answers.event(record), last=True)
             return
-        headers = {"retry-after": str(RETRY_AFTER_S)} if status == 503 else {}
+        headers = {"retry-after": str(math.ceil(wait_s))} if status == 503 else {}
         await exchange.answer(status, record, headers)
 
     def _check_key(self, exchange: Exchange) -> None:
@@ -259,7 +254,7 @@ class Application:
             )
 
     def _check_length(self, prompt_tokens: int, most: int) -> None:
-        context = self._backend.context_tokens
+        context = self._engine.context_tokens
         if not prompt_tokens:
             raise BadRequest("the prompt is empty", "prompt")
         if prompt_tokens + most > context:

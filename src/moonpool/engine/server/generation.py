@@ -5,23 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import NamedTuple
 
 from moonpool.engine.detokenizer import TextStream
-from moonpool.engine.server.backend import Asked, Backend, Reuse, Step
+from moonpool.engine.engine import Engine
+from moonpool.engine.request import Request, Reuse, Step
 from moonpool.engine.server.exchange import Exchange, Gone
 from moonpool.engine.server.metrics import Metrics
-
-FINISHED = ("stop", "length")
-
-
-class EngineFailed(Exception):
-    """The engine ended a request for a reason that is not the request's."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class Piece(NamedTuple):
@@ -36,10 +27,10 @@ class Generation:
     """Iterate `pieces`; afterwards the counts of usage stand in its attributes."""
 
     def __init__(
-        self, backend: Backend, asked: Asked, stream: TextStream, metrics: Metrics
+        self, engine: Engine, request: Request, stream: TextStream, metrics: Metrics
     ) -> None:
-        self._backend = backend
-        self._asked = asked
+        self._engine = engine
+        self._request = request
         self._stream = stream
         self._metrics = metrics
         self.reuse = Reuse()
@@ -47,18 +38,16 @@ class Generation:
 
     @property
     def prompt_tokens(self) -> int:
-        return len(self._asked.prompt)
+        return len(self._request.prompt)
 
     async def pieces(self, exchange: Exchange) -> AsyncGenerator[Piece, None]:
-        """Raises Gone when the client left, EngineFailed when the engine gave it up."""
+        """Raises Gone when the client left, and what the engine raises: EngineBusy, BadInput."""
         last = time.monotonic()
         async with aclosing(self._steps(exchange)) as steps:
             async for step in steps:
                 now = time.monotonic()
                 self._count(step, now - last)
                 last = now
-                if step.finish is not None and step.finish not in FINISHED:
-                    raise EngineFailed(step.finish)
                 piece = self._piece(step)
                 yield piece
                 if piece.finish is not None:
@@ -68,7 +57,7 @@ class Generation:
     def _piece(self, step: Step) -> Piece:
         tokens = list(step.tokens)
         # The token that ends an answer is counted, and has no text.
-        text = "".join(self._stream.push(t) for t in tokens if t not in self._asked.end_ids)
+        text = "".join(self._stream.push(t) for t in tokens if t not in self._request.end_ids)
         finish = step.finish
         if finish is not None:
             text += self._stream.finish()
@@ -81,9 +70,11 @@ class Generation:
         loop = asyncio.get_running_loop()
 
         def on_step(step: Step) -> None:
-            loop.call_soon_threadsafe(queue.put_nowait, step)
+            with suppress(RuntimeError):  # the server is down: nobody listens any more
+                loop.call_soon_threadsafe(queue.put_nowait, step)
 
-        number = self._backend.submit(self._asked, on_step)
+        # The engine takes it between two steps; so long nobody else's answer may stand still.
+        number = await asyncio.to_thread(self._engine.submit, self._request, on_step)
         watch = asyncio.create_task(exchange.until_gone())
         watch.add_done_callback(lambda _: queue.put_nowait(None))
         over = False
@@ -93,11 +84,13 @@ class Generation:
                 if step is None:
                     raise Gone
                 over = step.finish is not None
+                if step.error is not None:
+                    raise step.error
                 yield step
         finally:
             watch.cancel()
             if not over:
-                self._backend.abort(number)
+                self._engine.abort(number)
 
     def _count(self, step: Step, seconds: float) -> None:
         if not step.tokens:

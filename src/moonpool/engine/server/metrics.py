@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from moonpool.engine.server.backend import Reuse
+from moonpool.engine.request import Reuse
 
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -51,7 +51,7 @@ class Metrics:
 
     def first_token(self, seconds: float, prompt_tokens: int, reuse: Reuse) -> None:
         self._first.observe(seconds)
-        self._prompt["computed"] += prompt_tokens - sum(reuse)
+        self._prompt["computed"] += prompt_tokens - reuse.tokens
         self._prompt["local"] += reuse.local_tokens
         self._prompt["pool"] += reuse.pool_tokens
         self._prompt["peer"] += reuse.peer_tokens
