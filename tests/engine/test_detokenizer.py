@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from moonpool.engine.detokenizer import Detokenizer, StopStrings, TextStream
@@ -45,6 +46,12 @@ def test_bytes_that_are_no_text_do_not_grow_the_window() -> None:
     assert "".join(got) + stream.finish() == decode_bytes([0xFF] * 1000)
 
 
+@pytest.mark.parametrize("count", range(55, 75))
+def test_a_character_after_many_bytes_that_are_no_text_comes_whole(count: int) -> None:
+    ids = [0xFF] * count + list("é€a".encode())
+    assert "".join(pieces(ids)) == decode_bytes(ids)
+
+
 def test_control_tokens_do_not_grow_the_window() -> None:
     stream = Detokenizer(decode_bytes)
     got = [stream.push(token) for token in [65, *[300] * 1000, 66]]
@@ -61,6 +68,8 @@ def test_spaces_that_a_decoder_drops_at_the_start_stay_inside() -> None:
     assert [stream.push(0) for _ in range(3)] == ["word", " word", " word"]
 
 
+@example("abc", ["abc", "b"])  # the first to end, not the first to begin
+@example("ab", ["b", "ab"])
 @given(st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=4), max_size=3))
 def test_stops_cut_at_the_first_one_however_the_text_comes(text: str, stops: list[str]) -> None:
     ends = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
