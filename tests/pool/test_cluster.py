@@ -8,7 +8,8 @@ import pytest
 
 from moonpool.core.errors import NotReady
 from moonpool.core.sections import MasterConfig
-from moonpool.pool.cluster import Cluster, first_line
+from moonpool.pool.children import first_line
+from moonpool.pool.cluster import Cluster
 
 
 def test_a_child_that_cannot_start_says_why() -> None:
