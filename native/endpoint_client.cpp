@@ -8,6 +8,7 @@
 namespace moonpool {
 namespace {
 constexpr std::size_t kStagingBytes = 4 << 10;
+constexpr std::uint64_t kSmallBytes = 256 << 10;
 }  // namespace
 
 ClientConnection::ClientConnection(Loop& loop, const EndpointOptions& options,
@@ -37,7 +38,14 @@ void ClientConnection::set_directory(Directory directory) {
 
 // ---- sending ----
 
-void ClientConnection::submit(Submission submission) {
+bool Submission::small() const {
+  std::uint64_t bytes = meta.size();
+  for (const Piece& piece : pieces) bytes += piece.size;
+  for (const Op::Room& room : op->rooms) bytes += room.size;
+  return bytes <= kSmallBytes;
+}
+
+void ClientConnection::submit(Submission submission, bool watched) {
   std::shared_ptr<Op> op = std::move(submission.op);
   op->driver = std::static_pointer_cast<ClientConnection>(shared_from_this());
   count(counters_.ops_submitted);
@@ -89,7 +97,7 @@ void ClientConnection::submit(Submission submission) {
   role_.expect();
   queue_.push_back(std::move(out));
   if (queue_.size() == 1) flush_locked();
-  role_.watch();  // after sending: the peer works meanwhile
+  if (watched) role_.watch();  // after sending: the peer works meanwhile
   lock.unlock();
   loop_.note_deadline(op->deadline_ns);
 }

@@ -38,6 +38,9 @@ struct Submission {
   std::uint64_t term = 0;
   std::vector<std::uint8_t> meta;
   std::vector<Piece> pieces;  // payload, memory is only read
+
+  // Request and answer fit the sockets' buffers: nothing is held up while nobody reads.
+  bool small() const;
 };
 
 class ClientConnection : public Source, public OpDriver, private FrameSink {
@@ -46,7 +49,10 @@ class ClientConnection : public Source, public OpDriver, private FrameSink {
                    Descriptor socket, std::string address, Welcome welcome);
 
   // Any thread. `submit` always ends the op some day; one that cannot be taken is FAILED at once.
-  void submit(Submission submission);
+  // For a caller that will wait at once nobody needs to be `watched` for the answer meanwhile: it
+  // would wake the I/O thread for nothing. One that changes its mind calls `watch`.
+  void submit(Submission submission, bool watched = true);
+  void watch() { role_.watch(); }
   void cancel(const std::shared_ptr<Op>& op);
   // Reads the socket on behalf of all, unless another thread does.
   void drive(Op& op, std::int64_t until_ns) override;

@@ -1,6 +1,7 @@
 #include "table_steps.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <stdexcept>
 
 namespace moonpool {
@@ -98,6 +99,38 @@ void batch_parents(const Table& table, Table::Rows rows, std::span<const std::in
   }
 }
 
+bool reserve_new(Table& table, const NewBatch& batch, const Table::Reservation& with,
+                 std::int32_t* rows, std::int32_t* parents) {
+  const std::size_t n = batch.keys.size();
+  if (batch.sizes.size() != n || batch.parent_of.size() != n) {
+    throw std::invalid_argument("columns differ in length");
+  }
+  table.find(batch.keys, rows);
+  if (std::any_of(rows, rows + n, [](std::int32_t row) { return row >= 0; })) return false;
+  Table::RowList outside(batch.outside.size());
+  table.find(batch.outside, outside.data());
+  std::vector<std::uint8_t> verdicts(n);
+  batch_parents(table, {rows, n}, batch.parent_of, outside, batch.parent_state, parents,
+                verdicts.data());
+  if (std::ranges::any_of(verdicts, [](auto one) { return one != kParentFine; })) return false;
+  const auto fresh = std::make_unique<bool[]>(n);
+  table.intern(batch.keys, rows, fresh.get());
+  if (!std::all_of(fresh.get(), fresh.get() + n, [](bool one) { return one; })) {
+    Table::RowList made;
+    for (std::size_t i = 0; i < n; i++) {
+      if (fresh[i]) made.push_back(rows[i]);
+    }
+    table.erase(made);
+    return false;
+  }
+  batch_parents(table, {rows, n}, batch.parent_of, outside, batch.parent_state, parents,
+                verdicts.data());
+  // New rows have no children, so no parent of theirs can be below them.
+  table.set_parent({rows, n}, {parents, n}, fresh.get());
+  table.reserve_batch({rows, n}, batch.sizes, with);
+  return true;
+}
+
 Readiness commit_ready(Table& table, Table::Rows rows, std::span<const std::uint64_t> attempts,
                        const ReadyRules& rules) {
   if (rows.size() != attempts.size()) throw std::invalid_argument("columns differ in length");
@@ -130,6 +163,24 @@ bool slots_vacant(std::span<const std::int32_t> by_slot, std::span<const std::ui
   std::vector<std::uint32_t> sorted(slots.begin(), slots.end());
   std::ranges::sort(sorted);
   return std::ranges::adjacent_find(sorted) == sorted.end();
+}
+
+Readiness commit_whole(Table& table, std::span<std::int32_t> by_slot, const WholeCommit& commit,
+                       const ReadyRules& rules) {
+  if (!slots_vacant(by_slot, commit.slots)) return kNotReady;
+  const Readiness answer = commit_ready(table, commit.rows, commit.attempts, rules);
+  if (answer == kNotReady) return kNotReady;
+  for (const std::int32_t row : commit.rows) {
+    if (table.replicas.head[row] >= 0) return kNotReady;
+  }
+  const std::vector<std::uint16_t> segments(commit.rows.size(), commit.segment);
+  std::vector<std::uint8_t> status(commit.rows.size());
+  Table::RowList added(commit.rows.size());
+  table.commit_batch({commit.rows, commit.attempts, segments, commit.slots, commit.generations,
+                      commit.crcs, rules.state_from, rules.state_to, commit.touch_ancestors},
+                     status.data(), added.data());
+  for (std::size_t i = 0; i < added.size(); i++) by_slot[commit.slots[i]] = added[i];
+  return answer;
 }
 
 }  // namespace moonpool

@@ -44,7 +44,34 @@ enum Readiness : std::uint8_t { kNotReady = 0, kReady = 1, kReadyWithFamily = 2 
 Readiness commit_ready(Table& table, Table::Rows rows, std::span<const std::uint64_t> attempts,
                        const ReadyRules& rules);
 
+// A batch of keys that nobody knows yet, promised whole. False when it is none: a key is known or
+// named twice, or a parent is neither none, nor named before, nor in `parent_state`; then nothing
+// has changed. `outside` holds the keys that parent_of names by -2 - j.
+struct NewBatch {
+  const KeyBatch& keys;
+  std::span<const std::uint64_t> sizes;
+  std::span<const std::int32_t> parent_of;
+  const KeyBatch& outside;
+  std::uint8_t parent_state;
+};
+bool reserve_new(Table& table, const NewBatch& batch, const Table::Reservation& with,
+                 std::int32_t* rows, std::int32_t* parents);
+
 // Each slot is in bounds, named once, and holds no replica (-1).
 bool slots_vacant(std::span<const std::int32_t> by_slot, std::span<const std::uint32_t> slots);
+
+// One replica each of a ready batch, in vacant slots of one segment, which `by_slot` is told. Else
+// kNotReady, and nothing has changed.
+struct WholeCommit {
+  Table::Rows rows;
+  std::span<const std::uint64_t> attempts;
+  std::uint16_t segment;
+  std::span<const std::uint32_t> slots;
+  std::span<const std::uint64_t> generations;
+  std::span<const std::uint32_t> crcs;
+  bool touch_ancestors;
+};
+Readiness commit_whole(Table& table, std::span<std::int32_t> by_slot, const WholeCommit& commit,
+                       const ReadyRules& rules);
 
 }  // namespace moonpool

@@ -50,8 +50,8 @@ constexpr const char* dtype_name() {
 template <std::integral T>
 class ColumnArg : HeldBuffer {
  public:
-  ColumnArg(nanobind::handle from, const char* name)
-      : HeldBuffer(from, name, PyBUF_ND | PyBUF_FORMAT) {
+  ColumnArg(nanobind::handle from, const char* name, int more_flags = 0)
+      : HeldBuffer(from, name, PyBUF_ND | PyBUF_FORMAT | more_flags) {
     constexpr std::string_view kFormats = std::is_signed_v<T> ? "bhilq" : "BHILQ";
     const std::string_view format = view_.format == nullptr ? "B" : view_.format;
     if (view_.ndim == 1 && view_.itemsize == sizeof(T) && format.size() == 1 &&
@@ -67,6 +67,14 @@ class ColumnArg : HeldBuffer {
   operator std::span<const T>() const { return {data(), size()}; }
   const T* data() const { return static_cast<const T*>(view_.buf); }
   std::size_t size() const { return static_cast<std::size_t>(view_.len) / sizeof(T); }
+};
+
+// One that is written to.
+template <std::integral T>
+class ColumnInOut : ColumnArg<T> {
+ public:
+  ColumnInOut(nanobind::handle from, const char* name) : ColumnArg<T>(from, name, PyBUF_WRITABLE) {}
+  operator std::span<T>() const { return {const_cast<T*>(this->data()), this->size()}; }
 };
 
 template <class T>

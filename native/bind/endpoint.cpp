@@ -31,6 +31,7 @@ ConnectionHandle::~ConnectionHandle() {
 
 OpHandle::~OpHandle() {
   if (!connection || op->terminal()) return;
+  connection->peer->watch();
   connection->home->orphans.push_back({op, std::move(buffers_)});
 }
 
@@ -47,7 +48,8 @@ OpHandle submit(const Connection& connection, Submission submission, std::vector
   std::shared_ptr<Op> op = submission.op;
   {
     nb::gil_scoped_release release;
-    connection->peer->submit(std::move(submission));
+    const bool small = submission.small();
+    connection->peer->submit(std::move(submission), !small);
   }
   return OpHandle(connection, std::move(op), std::move(buffers));
 }
@@ -281,10 +283,17 @@ void bind_op(nb::module_& m) {
              self.connection->peer->cancel(self.op);
            })
       .def("notify",
-           [](OpHandle& self) { self.op->notify(self.connection->home->endpoint.completions()); })
+           [](OpHandle& self) {
+             self.op->notify(self.connection->home->endpoint.completions());
+             self.connection->peer->watch();
+           })
       .def_prop_ro("id", [](OpHandle& self) { return self.op->id; })
-      .def_prop_ro("state", [](OpHandle& self) { return name_of(self.op->state()); })
-      .def_prop_ro("terminal", [](OpHandle& self) { return self.op->terminal(); })
+      .def_prop_ro("state",
+                   [](OpHandle& self) {
+                     self.look();
+                     return name_of(self.op->state());
+                   })
+      .def_prop_ro("terminal", [](OpHandle& self) { return self.look(); })
       .def_prop_ro("ok",
                    [](OpHandle& self) {
                      const auto& status = self.result().status;

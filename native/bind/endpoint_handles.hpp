@@ -60,6 +60,12 @@ class OpHandle {
 
   // The result once terminal; throws std::runtime_error before.
   const OpResult& result() const;
+  // Is it terminal? Who looks without waiting is served by the I/O thread from here on.
+  bool look() const {
+    if (op->terminal()) return true;
+    connection->peer->watch();
+    return op->terminal();
+  }
   // Once terminal: the caller's buffers are the caller's again.
   void release_buffers() { buffers_.clear(); }
 
@@ -70,7 +76,8 @@ class OpHandle {
   std::vector<Buffer> buffers_;
 };
 
-// Submits without the GIL.
+// Submits without the GIL. The answer of a small one is read by who waits for the op, looks at it
+// or drops it.
 OpHandle submit(const Connection& connection, Submission submission, std::vector<Buffer> buffers);
 
 // Memory shared with a peer, as a Python buffer.

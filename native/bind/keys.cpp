@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "bind.hpp"
+#include "column_args.hpp"
+#include "segment_agent.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -88,6 +90,48 @@ nb::object encode_keys(const nb::list& keys) {
   return encoded;
 }
 
+nb::tuple claim_records(const nb::list& keys, nb::handle sizes, nb::handle sequences,
+                        std::uint64_t term, std::uint8_t replicas, std::int64_t expiry_ms,
+                        std::uint32_t tenant, std::uint8_t pin) {
+  const ColumnArg<std::uint64_t> size(sizes, "sizes"), sequence(sequences, "sequences");
+  std::vector<std::string_view> views;
+  views.reserve(keys.size());
+  for (const nb::handle key : keys) {
+    const bool fits = PyBytes_Check(key.ptr());
+    if (!fits || views.emplace_back(view_of(key.ptr())).size() > kKeyBytesMax) {
+      throw std::invalid_argument("a key is bytes, at most 1024 of them");
+    }
+  }
+  if (size.size() != views.size() || sequence.size() != views.size()) {
+    throw std::invalid_argument("columns differ in length");
+  }
+  nb::object records = new_bytes(nullptr, views.size() * sizeof(ClaimRecord));
+  char* to = PyBytes_AS_STRING(records.ptr());
+  std::size_t total = 0;
+  for (std::size_t i = 0; i < views.size(); i++) {
+    const ClaimRecord record{.size = size.data()[i],
+                             .term = term,
+                             .seq = sequence.data()[i],
+                             .expiry_ms = expiry_ms,
+                             .tenant = tenant,
+                             .key_len = static_cast<std::uint16_t>(views[i].size()),
+                             .parent_len = 0,
+                             .replicas = replicas,
+                             .pin = pin,
+                             .flags = 0,
+                             .last_used = 0};
+    std::memcpy(to + i * sizeof(record), &record, sizeof(record));
+    total += views[i].size();
+  }
+  nb::object blob = new_bytes(nullptr, total);
+  char* text = PyBytes_AS_STRING(blob.ptr());
+  for (const std::string_view key : views) {
+    std::memcpy(text, key.data(), key.size());
+    text += key.size();
+  }
+  return nb::make_tuple(records, blob);
+}
+
 nb::object pack_keys(const nb::list& keys) {
   std::vector<std::string_view> views;
   views.reserve(keys.size());
@@ -106,6 +150,9 @@ void bind_keys(nb::module_& m) {
         "str and bytes as a list of bytes; None when one is no key of 1 to 1024 bytes.");
   m.def("join_keys", join_keys, "keys"_a,
         "The keys back to back, and the end of each in there as u32, both as bytes.");
+  m.def("claim_records", claim_records, "keys"_a, "sizes"_a, "sequences"_a, nb::kw_only(), "term"_a,
+        "replicas"_a, "expiry_ms"_a, "tenant"_a, "pin"_a,
+        "The claims of keys without parents: 48-byte records, and the keys back to back.");
   m.def("pack_keys", pack_keys, "keys"_a,
         "As join_keys, of str and bytes; None when one is no key of 1 to 1024 bytes.");
 }

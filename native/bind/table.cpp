@@ -14,7 +14,7 @@ using namespace nb::literals;
 
 namespace moonpool {
 
-void bind_table_steps(nb::module_& m, nb::class_<Table>& table);
+void bind_table_steps(nb::class_<Table>& table);
 
 namespace {
 
@@ -257,7 +257,7 @@ void bind_table(nb::module_& m) {
   bind_tree(table);
   bind_replicas(table);
   bind_steps(table);
-  bind_table_steps(m, table);
+  bind_table_steps(table);
 }
 
 }  // namespace moonpool

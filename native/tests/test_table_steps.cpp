@@ -1,4 +1,5 @@
 // What the catalog's decisions find out about many rows at once.
+#include <algorithm>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -124,6 +125,87 @@ TEST(a_batch_is_ready_when_its_parents_are) {
   f.table.flags[f.rows[0]] = 0;
   f.table.state[f.rows[2]] = kCommittedState;
   CHECK_EQ(int{f.ready({f.rows[1]}, {6})}, int{kReadyWithFamily});
+}
+
+// What `reserve_new` says of keys with these parents, and what it did.
+struct Reserving {
+  Table& table;
+  Rows rows, parents;
+
+  bool operator()(const std::string& blob, const std::vector<std::uint32_t>& ends,
+                  const Rows& parent_of, const std::string& outside = "") {
+    const std::vector<std::uint64_t> sizes(ends.size(), 10);
+    std::vector<std::uint32_t> outside_ends;
+    for (std::uint32_t i = 0; i < outside.size(); i++) outside_ends.push_back(i + 1);
+    rows.assign(ends.size(), -1);
+    parents.assign(ends.size(), -1);
+    const KeyBatch keys(blob, ends), others(outside, outside_ends);
+    return reserve_new(table, {keys, sizes, parent_of, others, kCommittedState},
+                       {kReserved, 1, 0, 7, 3, 5, 5, 0}, rows.data(), parents.data());
+  }
+};
+
+TEST(new_keys_are_reserved_together_with_their_parents) {
+  Family f;
+  Reserving reserve{f.table, {}, {}};
+  CHECK(reserve("xyz", {1, 2, 3}, {-2, 0, -1}, "d"));
+  CHECK_EQ(reserve.parents == (Rows{f.rows[3], reserve.rows[0], -1}), true);
+  CHECK_EQ(f.table.tree.parent[reserve.rows[1]], reserve.rows[0]);
+  for (std::uint32_t i = 0; i < 3; i++) {
+    const std::int32_t row = reserve.rows[i];
+    CHECK_EQ(int{f.table.state[row]}, int{kReserved});
+    CHECK_EQ(f.table.attempt[row], 5U + i);
+    CHECK_EQ(f.table.seq[row], 5U + i);
+    CHECK_EQ(f.table.tenant[row], 7U);
+    CHECK_EQ(f.table.object_size[row], 10U);
+  }
+}
+
+TEST(a_batch_that_is_not_all_new_changes_nothing) {
+  Family f;
+  Reserving reserve{f.table, {}, {}};
+  f.table.state[f.rows[3]] = kReserved;
+  CHECK(!reserve("xa", {1, 2}, {-1, -1}));  // known
+  CHECK(!reserve("xx", {1, 2}, {-1, -1}));  // named twice
+  CHECK(!reserve("xy", {1, 2}, {1, -1}));   // a parent after its child
+  CHECK(!reserve("x", {1}, {-2}, "d"));     // a parent without a value
+  CHECK(!reserve("x", {1}, {-2}, "q"));     // no such parent
+  CHECK(!reserve("x", {1}, {-3}, "a"));     // a parent that is not named
+  CHECK_EQ(f.table.size(), 4U);
+  CHECK(throws<std::invalid_argument>([&] { reserve("xy", {1, 2}, {-1}); }));
+  CHECK(throws<std::invalid_argument>([&] { reserve("xy", {2, 1}, {-1, -1}); }));
+  CHECK(reserve("xy", {1, 2}, {-2, 0}, "a"));
+  CHECK_EQ(f.table.size(), 6U);
+}
+
+TEST(a_ready_batch_is_committed_whole_or_not_at_all) {
+  Family f;
+  Reserving reserve{f.table, {}, {}};
+  CHECK(reserve("xy", {1, 2}, {-1, 0}));
+  Rows by_slot(8, -1);
+  by_slot[3] = f.replicas[3];
+  std::vector<std::uint64_t> attempts{5, 6};
+  const auto commit = [&](const std::vector<std::uint32_t>& slots) {
+    const std::vector<std::uint64_t> generations{11, 12};
+    const std::vector<std::uint32_t> crcs{21, 22};
+    return int{commit_whole(f.table, by_slot,
+                            {reserve.rows, attempts, 2, slots, generations, crcs, true},
+                            {5, 2, kReserved, kCommittedState, kOrphan})};
+  };
+  CHECK_EQ(commit({3, 4}), int{kNotReady});  // holds something
+  CHECK_EQ(commit({4, 4}), int{kNotReady});
+  CHECK_EQ(commit({4, 8}), int{kNotReady});
+  attempts[1] = 7;
+  CHECK_EQ(commit({4, 5}), int{kNotReady});
+  attempts[1] = 6;
+  CHECK_EQ(std::count(by_slot.begin(), by_slot.end(), -1), 7);
+  CHECK_EQ(commit({5, 4}), int{kReady});
+  CHECK_EQ(int{f.table.state[reserve.rows[1]]}, int{kCommittedState});
+  CHECK_EQ(f.table.replicas.object[by_slot[5]], reserve.rows[0]);
+  CHECK_EQ(f.table.replicas.slot[by_slot[4]], 4U);
+  CHECK_EQ(f.table.replicas.generation[by_slot[4]], 12U);
+  CHECK_EQ(f.table.crc[reserve.rows[1]], 22U);
+  CHECK_EQ(commit({6, 7}), int{kNotReady});  // done already
 }
 
 TEST(slots_are_vacant_in_bounds_and_named_once) {

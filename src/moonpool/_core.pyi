@@ -63,6 +63,20 @@ def encode_keys(keys: list[Any]) -> list[bytes] | None:
 def join_keys(keys: list[bytes]) -> tuple[bytes, bytes]:
     """The keys back to back, and the end of each in there as u32. Raises TypeError, ValueError."""
 
+def claim_records(
+    keys: list[bytes],
+    sizes: _Buffer,
+    sequences: _U64,
+    *,
+    term: int,
+    replicas: int,
+    expiry_ms: int,
+    tenant: int,
+    pin: int,
+) -> tuple[bytes, bytes]:
+    """Claims of keys without parents: 48-byte records (ports.CLAIM_DTYPE), and the keys back to
+    back. `sizes` is u64[n]. Raises TypeError, ValueError."""
+
 def pack_keys(keys: list[Any]) -> tuple[bytes, bytes] | None:
     """join_keys of encode_keys, without the objects in between."""
 
@@ -276,9 +290,6 @@ _Bool = npt.NDArray[np.bool_]
 class TableFullError(Exception):
     """No row, replica row or key space is left."""
 
-def slots_vacant(by_slot: _I32, slots: _U32) -> bool:
-    """Each slot is in bounds, named once, and has -1 in `by_slot`."""
-
 class Table:
     """Rows of objects and of replicas, found by key, linked as trees and as recency lists.
 
@@ -447,20 +458,49 @@ class Table:
 
         Returns (parent rows, verdicts): 0 fine, 1 malformed, 2 outside parent not in `state`.
         """
-    def commit_ready(
+    def reserve_new(
         self,
+        blob: _Buffer,
+        ends: _U32,
+        sizes: _U64,
+        parent_of: _I32,
+        outside_blob: _Buffer,
+        outside_ends: _U32,
+        *,
+        parent_state: int,
+        state: int,
+        tenant: int,
+        term: int,
+        first: int,
+        expiry_ms: int = 0,
+        wanted: int = 1,
+        pin: int = 0,
+    ) -> tuple[_I32, _I32] | None:
+        """Rows for keys that nobody knows yet, linked to their parents and reserved; sequences and
+        attempts count up from `first`. Returns (rows, parent rows). None, and nothing has changed:
+        a key is known or named twice, or a parent is neither none (-1), nor an earlier place, nor
+        (-2 - j) the key j of `outside_blob` in `parent_state`."""
+    def commit_whole(
+        self,
+        by_slot: _I32,
         rows: _I32,
         attempts: _U64,
+        segment: int,
+        slots: _U32,
+        generations: _U64,
+        crcs: _U32,
         *,
         first: int,
         count: int,
         state_from: int,
         state_to: int,
         orphan_flag: int,
+        touch_ancestors: bool,
     ) -> int:
-        """1: each row is named once, in `state_from`, has its attempt in [first, first + count),
-        and its parent is none, in `state_to` or named before it. 2: so, but a parent has
-        `orphan_flag` or a row has a child in `state_to`. Else 0."""
+        """One replica each, in slots of one segment that hold nothing (-1 in `by_slot`, which is
+        told). 1: each row is named once, in `state_from`, has its attempt in [first, first +
+        count), and its parent is none, in `state_to` or named before it. 2: so, but a parent has
+        `orphan_flag` or a row has a child in `state_to`. Else 0, and nothing has changed."""
 
 # ---- transfer: block copies between mapped memory ----
 

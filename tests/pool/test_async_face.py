@@ -44,6 +44,27 @@ def calls_of(face: type) -> dict[str, list[inspect.Parameter]]:
     }
 
 
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377])
+def test_a_cancelled_put_gives_its_keys_back(rig: Rig, steps: int) -> None:
+    """Cancelled at whatever step: the keys are nobody's long before `reservation_ms` is over."""
+    keys = [b"cancelled/%d" % i for i in range(8)]
+
+    other = rig.connect()
+
+    async def cancel_and_put() -> set[PutStatus]:
+        async with await aio.connect(rig.address) as pool:
+            put = asyncio.ensure_future(pool.put_many(keys, [VALUE] * len(keys)))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            put.cancel()
+            await asyncio.wait([put])
+            # Its session lives on: nothing but the put itself ends what it holds.
+            again = await asyncio.to_thread(other.put_many, keys, [VALUE] * len(keys), wait_s=5)
+            return {result.status for result in again}
+
+    assert asyncio.run(cancel_and_put()) <= {PutStatus.STORED, PutStatus.EXISTS}
+
+
 @pytest.mark.parametrize(
     ("blocking", "awaitable", "apart"),
     [

@@ -1,6 +1,9 @@
 """The shared-memory client: copies, writes and views, and what a forked child may not do."""
 
+import itertools
 import os
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -205,3 +208,38 @@ def test_a_forked_child_may_not_use_it(agent: _core.SegmentAgent) -> None:
     view.release()
     assert client.read_bytes(*at) == DATA
     client.close()
+
+
+def test_without_crc_the_second_look_alone_keeps_mixed_bytes_out() -> None:
+    """One slot's memory is reused over and over while it is read with `verify=False`."""
+    size, until_s = 4 << 20, time.monotonic() + 60
+    with memory_agent(capacity_bytes=size + (1 << 16), slots=2) as agent:
+        client, writer = (_core.SegmentClient(agent.fd()) for _ in range(2))
+        newest, done = [put(agent, bytes(size))], threading.Event()
+
+        def reuse() -> None:
+            for stamp in itertools.cycle(range(256)):
+                if done.wait(0.001 * (stamp % 5)):
+                    return
+                retire(agent, newest[0])
+                at = claim(agent, size, writer=writer)
+                writer.write(at.slots, at.generations, [bytes([stamp]) * size])
+                assert seal(agent, at) == OK
+                newest[0] = at
+
+        thread = threading.Thread(target=reuse)
+        thread.start()
+        whole = mixed = moved = 0
+        buffer = np.empty(size, np.uint8)
+        while (whole < 20 or moved < 20) and not mixed and time.monotonic() < until_s:
+            at = newest[0]
+            if client.read_one(at.slot, at.generation, buffer, verify=False) == size:
+                same = bool(buffer.min() == buffer.max())
+                whole, mixed = whole + same, mixed + (not same)
+            else:
+                moved += 1
+        done.set()
+        thread.join()
+        client.close()
+        writer.close()
+    assert (mixed, whole >= 20, moved >= 20) == (0, True, True), (mixed, whole, moved)

@@ -87,7 +87,7 @@ class AsyncPool:
             [value],
             replicas=replicas,
             min_replicas=min_replicas,
-            parents=[parent],
+            parents=None if parent is None else [parent],
             pin=pin,
             ttl_s=ttl_s,
             replace=replace,
@@ -112,7 +112,7 @@ class AsyncPool:
         timeout_s: float | None = None,
     ) -> PutResults:
         items = as_items(keys, values, parents, parent)
-        options = as_options(replicas, min_replicas, pin, ttl_s, parents == "chain", replace)
+        options = as_options(replicas, min_replicas, pin, ttl_s, parents, replace)
         if not items:
             return []
         return await self._run(

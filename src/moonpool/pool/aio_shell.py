@@ -23,10 +23,12 @@ from moonpool.pool.link import AsyncLink
 from moonpool.pool.openers import PortOpener
 from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
 from moonpool.pool.protocol import Protocol as Dialogue
+from moonpool.pool.protocol_reserve import abort_granted
 from moonpool.pool.shell import run_agents
 
 T = TypeVar("T")
 COPY_THREADS = 4
+GIVE_BACK_S = 2.0  # how long a cancelled put tries to tell the master
 
 
 class AsyncShell:
@@ -64,13 +66,18 @@ class AsyncShell:
         if self._closed:
             raise Closed("this pool was closed; connect again")
         deadline = self.now() + timeout_s
-        dialogue = build(Context(self.state, self.now, deadline))
+        context = Context(self.state, self.now, deadline)
+        dialogue = build(context)
         try:
             effect = next(dialogue)
             while True:
                 effect = dialogue.send(await self._perform(effect, deadline))
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
+        except asyncio.CancelledError:
+            if context.reserved is not None:
+                self.beside(self._give_back(context.reserved))
+            raise
 
     async def copy(self, act: Callable[..., T], *args: Any) -> T:
         """Run what moves bytes in a copy thread. Cancelled, it ends before the caller's call does:
@@ -111,11 +118,36 @@ class AsyncShell:
                 await asyncio.sleep(effect.seconds)
         return None
 
+    async def _reserve(self, link: AsyncLink, message: m.Reserve, left: float) -> m.Message:
+        """Cancelled, it still learns what was granted, and gives it back."""
+        asking = asyncio.ensure_future(link.request(message, left))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            self.beside(self._give_back_answer(asking))
+            raise
+
+    async def _give_back_answer(self, asking: asyncio.Future[m.Message]) -> None:
+        with suppress(TransferError):
+            reply = await asking
+            if isinstance(reply, m.Reserved):
+                await self._give_back(reply)
+
+    async def _give_back(self, reserved: m.Reserved) -> None:
+        """The keys of a cancelled put are not in flight any more. What was committed stays, and
+        what the master cannot be told it finds out after `reservation_ms`."""
+        with suppress(TransferError):
+            link = await self.connect(GIVE_BACK_S)
+            await link.request(abort_granted(reserved), GIVE_BACK_S)
+
     async def _ask(self, message: m.ClientRequest, deadline: float) -> m.Message | MasterLost:
         left = max(0.001, deadline - self.now())
         try:
             link = await self.connect(left)
-            reply = await link.request(message, left)
+            if isinstance(message, m.Reserve):
+                reply = await self._reserve(link, message, left)
+            else:
+                reply = await link.request(message, left)
         except (Refused, ProtocolMismatch) as error:
             return MasterLost(str(error), refused=True, code=error.code)
         except TransferError as error:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from moonpool.pool.messages import Message
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Send `message` on `session`: the reply to `request_id`, or a push when that is 0."""
 
     session: int

@@ -189,12 +189,20 @@ def as_options(
     min_replicas: int | None,
     pin: Pin,
     ttl_s: float | None,
-    chain: bool,
+    parents: Sequence[Key | None] | Literal["chain"] | None,
     replace: bool,
 ) -> PutOptions:
     """Raises BadInput."""
     count, least = as_replicas(replicas, min_replicas)
-    return PutOptions(count, least, as_pin(pin), as_expiry_ms(ttl_s), chain=chain, replace=replace)
+    return PutOptions(
+        count,
+        least,
+        as_pin(pin),
+        as_expiry_ms(ttl_s),
+        chain=parents == "chain",
+        replace=replace,
+        parents=parents is not None,
+    )
 
 
 def as_items(

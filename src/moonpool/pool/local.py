@@ -14,13 +14,14 @@ from moonpool.core.host import host_id
 from moonpool.core.sections import ClientConfig, MasterConfig, NodeConfig
 from moonpool.core.units import parse_bytes
 from moonpool.pool import messages as m
+from moonpool.pool.agent_control import AgentControl
 from moonpool.pool.client_state import ClientState
 from moonpool.pool.effects import Effect
 from moonpool.pool.master_machine import MasterMachine
 from moonpool.pool.node import headroom_bytes, segment_errors, slot_count
 from moonpool.pool.node_machine import NodeMachine
 from moonpool.pool.pool import Pool
-from moonpool.pool.port_shm import AgentControl, ShmPort
+from moonpool.pool.port_shm import ShmPort
 from moonpool.pool.ports import Port
 from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
 from moonpool.pool.protocol import Protocol as Dialogue

@@ -36,11 +36,10 @@ def batch_keys(keys: m.KeyColumn) -> list[bytes]:
 
 
 def put_request(call: m.Reserve, asked: Asked) -> PutRequest:
-    """Checked columns of a reserve call. Raises BadInput."""
+    """Checked columns of a reserve call. Raises BadInput. The table looks at the keys' ends."""
     ends, sizes, parent_of = batch_ends(call.keys), u64(call.sizes), i32(call.parent_of)
     if not ends.size == sizes.size == parent_of.size:
         raise BadInput(f"{ends.size} keys, {sizes.size} sizes, {parent_of.size} parents")
-    check_ends(call.keys.blob, ends)
     outside = u32(call.outside_parents.ends)
     check_ends(call.outside_parents.blob, outside)
     replicas = call.replicas
@@ -76,7 +75,8 @@ def commit_request(call: m.Commit) -> CommitRequest:
     slots, generations = u32(call.replicas.slot), u64(call.replicas.generation)
     if not rows.size == attempts.size == crcs.size == counts.size:
         raise BadInput(f"{rows.size} rows, {attempts.size} attempts, {counts.size} counts")
-    flat = int(counts.sum())
+    single = call.replicas.counts == b"\x01" * counts.size
+    flat = counts.size if single else int(counts.sum())
     if not 0 <= call.term < 2**62:
         raise BadInput(f"commit under term {call.term}")
     if not flat == segments.size == slots.size == generations.size or rows.size > BATCH_MAX:

@@ -100,11 +100,11 @@ class Writing:
                 self._waiters.committed(key)
         for key in settled.refused_keys:
             self._next_heir(key, asked.now)
-        # Also what an earlier call committed, whose answer was lost: it may still wait itself.
-        committed = commit.rows[settled.status == m.PutStatus.COMMITTED]
         reply = m.Committed(settled.status.tobytes())
         if not settled.retirements and not self._removals.waiting:
             return reply
+        # Also what an earlier call committed, whose answer was lost: it may still wait itself.
+        committed = commit.rows[settled.status == m.PutStatus.COMMITTED]
         gone = [one for one in replaced if not self._holds(one)]
         wait = RetireWait(asked.session, asked.request, None, reply, None)
         self._removals.wait_for(
@@ -128,6 +128,8 @@ class Writing:
 
     def _replaced(self, commit: CommitRequest) -> list[Removal]:
         """What the rows of this commit hold now, where they hold something."""
+        if self._catalog.commits_whole(commit):
+            return []
         table = self._catalog.table
         rows = commit.rows[(commit.rows >= 0) & (commit.rows < table.rows_max)]
         rows = rows[table.state[rows] == COMMITTED]

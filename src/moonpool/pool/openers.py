@@ -8,8 +8,9 @@ import threading
 from typing import TYPE_CHECKING
 
 from moonpool.core.host import host_id
+from moonpool.pool.agent_control import ConnectionControl
 from moonpool.pool.messages import SegmentEndpoint
-from moonpool.pool.port_shm import ConnectionControl, ShmPort
+from moonpool.pool.port_shm import ShmPort
 from moonpool.pool.port_tcp import TcpPort
 from moonpool.pool.ports import Port
 

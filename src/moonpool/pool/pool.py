@@ -106,7 +106,7 @@ class Pool:
             [value],
             replicas=replicas,
             min_replicas=min_replicas,
-            parents=[parent],
+            parents=None if parent is None else [parent],
             pin=pin,
             ttl_s=ttl_s,
             replace=replace,
@@ -136,7 +136,7 @@ class Pool:
         a contiguous prefix (no holes), whatever happens.
         """
         items = as_items(keys, values, parents, parent)
-        options = as_options(replicas, min_replicas, pin, ttl_s, parents == "chain", replace)
+        options = as_options(replicas, min_replicas, pin, ttl_s, parents, replace)
         if not items:
             return []
         return self._shell.run(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from moonpool.pool.port_shm import SEAL_COMPUTES_CRC, ConnectionControl, finish
+from moonpool.pool.agent_control import SEAL_COMPUTES_CRC, ConnectionControl, finish
 from moonpool.pool.ports import (
     AbortCall,
     AgentCall,
@@ -84,9 +84,7 @@ class TcpPort:
                     True,
                 )
             case PutCall():
-                op = connection.put_objects(
-                    incarnation, call.records, call.blob, call.term, call.sources, deadline_ms
-                )
+                return self._control.put(call, timeout_s)
             case ClaimCall():
                 return self._control.claim(call, NO_ROW, 0, timeout_s)
             case SealCall():

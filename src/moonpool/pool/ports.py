@@ -52,6 +52,7 @@ class PutCall:
     blob: bytes
     term: int
     sources: Sequence[Buffer]
+    nbytes: int  # of all sources
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from moonpool.pool.client_state import ClientState
-from moonpool.pool.messages import ClientRequest, Reply, Topology, TopologyIs
+from moonpool.pool.messages import ClientRequest, Reply, Reserved, Topology, TopologyIs
 from moonpool.pool.ports import AgentCall, Outcome, Port
 
 
@@ -59,6 +59,7 @@ class Context:
     deadline: float
     patient: bool = True  # ask an unreachable master again; off when it has been away for long
     retry_s: float = 0.02
+    reserved: Reserved | None = None  # what a put holds: to be aborted when the call is cancelled
 
     def left(self) -> float:
         return self.deadline - self.now()

@@ -62,12 +62,14 @@ def store(
         if granted_whole(reserved, options):
             why = {}
             todo = yield from _store_whole(context, items, todo, reserved, options)
+            context.reserved = None
             unsure.update(todo)
             continue
         granted = grants(items, todo, reserved)
         why = granted.later
         yield from write(context, items, granted.attempts, options)
         redo = yield from commit(context, items, granted.attempts, options)
+        context.reserved = None
         unsure.update(redo)
         if granted.waiting:
             yield from _await(context, items, granted.waiting, wait_until)
@@ -122,8 +124,10 @@ def _write_once(
             failed += [(attempt, segment, Status.UNREACHABLE) for attempt in members]
             continue
         records, blob = claim_records(items, members, options, term)
-        sources = [items[attempt.item].source for attempt in members]
-        calls.append((port, PutCall(records, blob, term, sources)))
+        chosen = [items[attempt.item] for attempt in members]
+        sources = [item.source for item in chosen]
+        nbytes = sum([item.size for item in chosen])
+        calls.append((port, PutCall(records, blob, term, sources, nbytes)))
         order.append((segment, members))
     outcomes = yield from call_all(context, list(calls))
     for (segment, members), outcome in zip(order, outcomes, strict=True):
@@ -258,7 +262,8 @@ def _store_whole(
     else:
         records, blob = records_of(items, todo, u64(reply.attempt), options, reply.term)
         sources = [items[i].source for i in todo]
-        call = PutCall(records, blob, reply.term, sources)
+        nbytes = sum([items[i].size for i in todo])
+        call = PutCall(records, blob, reply.term, sources, nbytes)
         (outcome,) = yield from call_all(context, [(port, call)])
     if outcome.status.any():
         attempts, failed = _one_by_one(items, todo, reply, segment, outcome)

@@ -6,14 +6,17 @@ be granted later; EXISTS and the like are settled.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+import msgspec
 import numpy as np
 
+from moonpool._core import claim_records as plain_records
 from moonpool.pool import messages as m
-from moonpool.pool.columns import NO_SEGMENT, i32, pack_keys, u16, u64
+from moonpool.pool.columns import NO_SEGMENT, i32, pack_keys, u8, u16, u64
 from moonpool.pool.ports import CLAIM_DTYPE, U64, Buffer
 from moonpool.pool.protocol import Context, MasterLost, Protocol, ask, learn_topology
 from moonpool.pool.results import PutResult, PutStatus
@@ -31,10 +34,10 @@ class PutOptions:
     chain: bool = False
     replace: bool = False
     prefer_segment: int = -1
+    parents: bool = True  # False: no item has one
 
 
-@dataclass(slots=True)
-class PutItem:
+class PutItem(msgspec.Struct, gc=False):
     """One object of a batch. `parent`: index of an earlier item, or NO_PARENT."""
 
     key: bytes
@@ -105,17 +108,21 @@ def _parents(items: list[PutItem], todo: list[int]) -> tuple[bytes, m.KeyColumn]
     return np.array(parents, np.int32).tobytes(), pack_keys(outside)
 
 
+def _sizes(items: Sequence[PutItem]) -> array[int]:
+    return array("Q", [item.size for item in items])
+
+
 def _reserve_message(
     context: Context, items: list[PutItem], todo: list[int], options: PutOptions
 ) -> m.Reserve:
     chosen = [items[i] for i in todo]
-    if any_parent(chosen):
+    if options.parents and any_parent(chosen):
         parents, outside = _parents(items, todo)
     else:
         parents, outside = NO_PARENT.to_bytes(4, "little", signed=True) * len(todo), m.KeyColumn()
     return m.Reserve(
         pack_keys([item.key for item in chosen]),
-        np.array([item.size for item in chosen], np.uint64).tobytes(),
+        _sizes(chosen).tobytes(),
         parents,
         outside,
         options.replicas,
@@ -146,10 +153,17 @@ def reservation(
         return reply
     if not isinstance(reply, m.Reserved):
         return MasterLost(f"unexpected answer {reply!r}", refused=True)
+    context.reserved = reply
     if not (yield from learn_topology(context, reply.topology_version)):
         return MasterLost("the master went away")
     context.state.term = reply.term
     return reply
+
+
+def abort_granted(reply: m.Reserved) -> m.Abort:
+    """Give back all that a reservation granted."""
+    granted = u8(reply.status) == m.PutStatus.GRANTED
+    return m.Abort(i32(reply.row)[granted].tobytes(), u64(reply.attempt)[granted].tobytes())
 
 
 def grants(items: list[PutItem], todo: list[int], reply: m.Reserved) -> Round:
@@ -184,6 +198,18 @@ def records_of(
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.void]], bytes]:
     chosen = [items[i] for i in which]
     keys = [item.key for item in chosen]
+    if not (options.parents and any_parent(chosen)):
+        columns, blob = plain_records(
+            keys,
+            _sizes(chosen),
+            sequences,
+            term=term,
+            replicas=options.replicas,
+            expiry_ms=options.expiry_ms,
+            tenant=options.tenant,
+            pin=options.pin,
+        )
+        return np.frombuffer(columns, CLAIM_DTYPE), blob
     records = np.zeros(len(which), CLAIM_DTYPE)
     records["size"] = [item.size for item in chosen]
     records["term"] = term
@@ -196,8 +222,6 @@ def records_of(
         records["tenant"] = options.tenant
     if options.pin:
         records["pin"] = options.pin
-    if not any_parent(chosen):
-        return records, b"".join(keys)
     parents = [
         item.outside_parent or b"" if item.parent == NO_PARENT else items[item.parent].key
         for item in chosen

@@ -77,6 +77,9 @@ _ERRORS: dict[PutStatus, type[errors.MoonpoolError]] = {
 }
 
 
+_STORED, _EXISTS = PutStatus.STORED, PutStatus.EXISTS  # to name a member costs 0.2 us
+
+
 class PutResult(NamedTuple):
     """`replicas`: sealed copies acknowledged (0 unless stored)."""
 
@@ -87,7 +90,7 @@ class PutResult(NamedTuple):
     @property
     def ok(self) -> bool:
         """The key is readable: stored now, or there before."""
-        return self.status in (PutStatus.STORED, PutStatus.EXISTS)
+        return self.status is _STORED or self.status is _EXISTS
 
     def raise_for_status(self, key: bytes) -> PutResult:
         """Raise the error of the status; stored, exists and in_flight are no errors."""

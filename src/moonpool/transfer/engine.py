@@ -259,7 +259,7 @@ class Engine:
         )
         op = self._dispatch(transfer, via)
         op.count_in(self._tally)
-        if not op.done():
+        if not op.last_state.terminal:
             transfer.local.hold(op)
             if isinstance(transfer.remote, Segment):
                 transfer.remote.hold(op)
@@ -282,7 +282,7 @@ class Engine:
             return _failed(transfer, TransferError(text))
         for name in offered if via is None else (via,):
             op = self._transports[name].submit(transfer)
-            if op.state is not OpState.FAILED or not isinstance(op.error, Unreachable):
+            if op.last_state is not OpState.FAILED or not isinstance(op.error, Unreachable):
                 break
         return op
 

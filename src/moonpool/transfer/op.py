@@ -108,6 +108,11 @@ class Op:
             self._poll()
         return self._state
 
+    @property
+    def last_state(self) -> OpState:
+        """The state when somebody last looked. Looking itself may cost the transport a waking."""
+        return self._state
+
     def _poll(self) -> None:
         """For transports whose ops end elsewhere: looks, and settles."""
 

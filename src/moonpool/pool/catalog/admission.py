@@ -79,18 +79,18 @@ class Admission:
             made_room = self._room.make_rows(put, wall_ms, now)
             if self._room.short_of_rows(put) > 0:
                 return self._no_rows(put, made_room)
+        elif not foreign.size:
+            admitted = self._admit_whole(put, draw, now)
+            if admitted is not None:
+                return admitted
         try:
-            rows, fresh = table.intern(put.blob, put.ends)
+            rows, _ = table.intern(put.blob, put.ends)
         except TableFullError:
             return self._no_rows(put, made_room)
         outside = np.zeros(0, np.int32)
         if put.outside_ends.size:
             outside = table.find(put.outside_blob, put.outside_ends)
         parents, verdicts = table.batch_parents(rows, put.parent_of, outside, COMMITTED)
-        if fresh.all() and not foreign.size and not verdicts.any():
-            admitted = self._admit_whole(put, rows, parents, draw, now)
-            if admitted is not None:
-                return admitted._replace(retirements=made_room)
         status = who_may(self._rows, put, rows, wall_ms)
         if foreign.size:
             status[foreign & (status == _GRANTED)] = _IN_FLIGHT
@@ -125,28 +125,44 @@ class Admission:
         return Admitted(status, rows, attempts, targets, retirements)
 
     def _admit_whole(
-        self, put: PutRequest, rows: I32, parents: I32, draw: Callable[[], float], now: float
+        self, put: PutRequest, draw: Callable[[], float], now: float
     ) -> Admitted | None:
-        """The usual batch: all keys new, one copy, room for all on one segment. None: not so."""
-        table, n = self._rows.table, rows.size
-        facts = self._rows.segments.facts()
+        """The usual batch: all keys new, one copy, room for all on one segment. None: not so, and
+        nothing has changed."""
+        store, n = self._rows, put.ends.size
+        facts = store.segments.facts()
         if put.replicas != 1 or not facts or not 0 < n <= self._reservations.left:
             return None
         total = sum(put.sizes.tolist())
         chosen = self._placement.targets(
             facts, total, 1, put.host_id, put.prefer_segment, draw(), False
         )
-        if not chosen or self._rows.segments[chosen[0]].free_slots < n:
+        if not chosen or store.segments[chosen[0]].free_slots < n:
             return None
-        if not table.set_parent(rows, parents).all():
+        first = self.next_sequence
+        try:
+            made = store.table.reserve_new(
+                *(put.blob, put.ends, put.sizes, put.parent_of),
+                *(put.outside_blob, put.outside_ends),
+                parent_state=COMMITTED,
+                state=RESERVED,
+                tenant=put.tenant,
+                term=store.term,
+                first=first,
+                expiry_ms=put.expiry_ms,
+                wanted=put.replicas,
+                pin=put.pin,
+            )
+        except TableFullError:
             return None
-        self._rows.segments[chosen[0]].promise(total, n)
+        if made is None:
+            return None
+        rows, parents = made
+        store.segments[chosen[0]].promise(total, n)
         targets = np.full((n, 1), chosen[0], np.uint16)
-        everything = slice(None)
-        attempts = self._promise(
-            put, rows, parents, everything, targets, now, np.zeros(n, np.bool_)
-        )
-        self._mark_whole(put, int(attempts[0]), chosen[0], total)
+        fresh = np.zeros(n, np.bool_)
+        attempts = self._record(put, rows, put.sizes, targets, parents, fresh, now)
+        self._mark_whole(put, first, chosen[0], total)
         return Admitted(np.zeros(n, np.uint8), rows, attempts, targets, [])
 
     def _mark_whole(self, put: PutRequest, first: int, segment: int, total: int) -> None:
@@ -246,7 +262,7 @@ class Admission:
         put: PutRequest,
         rows: I32,
         parents: I32,
-        granted: I32 | slice,
+        granted: I32,
         targets: U16,
         now: float,
         replacing: Bool,
@@ -257,10 +273,8 @@ class Admission:
         mine = rows[granted]
         mixed = bool(replacing.any())
         first = self.next_sequence
-        self.next_sequence += mine.size
-        attempts = np.arange(first, first + mine.size, dtype=np.uint64)
         if mixed:
-            table.attempt[mine] = attempts
+            table.attempt[mine] = np.arange(first, first + mine.size, dtype=np.uint64)
             table.flags[mine[replacing]] |= IN_FLIGHT
             table.state[mine[~replacing]] = RESERVED
             table.flags[mine[~replacing]] = 0
@@ -277,21 +291,39 @@ class Admission:
                 wanted=put.replicas,
                 pin=put.pin,
             )
+        return self._record(
+            *(put, mine, put.sizes[granted], targets[granted], parents[granted], replacing, now)
+        )
+
+    def _record(
+        self,
+        put: PutRequest,
+        rows: I32,
+        sizes: U64,
+        segments: U16,
+        parents: I32,
+        replacing: Bool,
+        now: float,
+    ) -> U64:
+        """The same without the rows: they say it already."""
+        store, first, n = self._rows, self.next_sequence, rows.size
+        self.next_sequence += n
         if put.expiry_ms:
             store.may_expire = True
+        mixed = bool(replacing.any())
         self._reservations.add(
             Batch(
                 first=first,
                 owner=put.owner,
                 deadline=now + store.config.reservation_ms / 1000,
-                rows=mine,
-                sizes=put.sizes[granted],
-                segments=targets[granted],
-                parents=parents[granted],
-                parent_keys=self._keys(parents[granted]) if mixed else [],
+                rows=rows,
+                sizes=sizes,
+                segments=segments,
+                parents=parents,
+                parent_keys=self._keys(parents) if mixed else [],
                 replacing=replacing,
-                open=np.ones(mine.size, np.bool_),
-                open_count=mine.size,
+                open=np.ones(n, np.bool_),
+                open_count=n,
                 min_replicas=put.min_replicas,
                 wanted=put.replicas,
                 pin=put.pin,
@@ -301,4 +333,4 @@ class Admission:
                 source=None,
             )
         )
-        return attempts
+        return np.arange(first, first + n, dtype=np.uint64)

@@ -131,6 +131,11 @@ class Catalog:
         """Make sealed attempts visible; see `Settlement`."""
         return self.settlement.commit(call, now, wall_ms)
 
+    def commits_whole(self, call: CommitRequest) -> bool:
+        """Whether these are the rows of one batch that was granted whole: they hold nothing yet."""
+        batch = self.reservations.find(int(call.attempts[0]))
+        return batch is not None and batch.whole and batch.rows.tobytes() == call.rows.tobytes()
+
     def abort(self, rows: I32, attempts: U64, now: float) -> Ended:
         """The writer says that it is done and that its replicas shall not count."""
         return self.endings.end(rows, attempts, now)

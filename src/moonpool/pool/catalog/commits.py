@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from moonpool.pool.catalog.base import I32, NO_SEGMENT, U8, U16, U32, U64, Bool, Index
@@ -11,8 +10,7 @@ from moonpool.pool.catalog.reservations import Batch, Reservations
 from moonpool.pool.catalog.rows import Rows
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRequest:
+class CommitRequest(msgspec.Struct, frozen=True):
     """m attempts in chain order and their sealed replicas, flattened: `counts` u8[m], the other
     replica columns one entry per replica."""
 

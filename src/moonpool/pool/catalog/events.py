@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass
+
+import msgspec
 
 from moonpool.pool.catalog.base import I32, U32, U64
 from moonpool.pool.messages import Event
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
+class _Record(msgspec.Struct, frozen=True):
     first: int
     count: int
     kind: str

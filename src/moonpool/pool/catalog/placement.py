@@ -29,6 +29,8 @@ class LocalFirst:
             left = [one for one in facts if one.capacity_bytes >= size]
         else:
             left = [one for one in facts if one.free_bytes >= size and one.free_slots > 0]
+        if len(left) == 1:
+            return [left[0].segment]
         chosen: list[SegmentFacts] = []
         while left and len(chosen) < replicas:
             one, draw = self._next(left, chosen, host_id, prefer, draw, evicting)

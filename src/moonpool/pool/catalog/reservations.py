@@ -9,8 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from moonpool._core import Table
@@ -19,8 +19,7 @@ from moonpool.pool.catalog.base import I32, U16, U32, U64, Bool, Index
 PARENT_GONE = -2
 
 
-@dataclass(frozen=True, slots=True)
-class PutRequest:
+class PutRequest(msgspec.Struct, frozen=True):
     """One reserve call, validated columns: n keys in one blob, `sizes` u64[n], `parent_of` i32[n]
     (index of an earlier key, -1 none, -2-j outside parent j)."""
 
@@ -42,8 +41,7 @@ class PutRequest:
     host_id: str = ""
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(msgspec.Struct):
     """Columns of the granted keys of one reserve call, `g` of them, in attempt order."""
 
     first: int

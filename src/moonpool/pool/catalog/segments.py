@@ -90,6 +90,12 @@ class Segment:
             gone = self.late.popleft()
             self.release(gone.size, gone.objects)
 
+    def kept(self, size: int, objects: int) -> None:
+        """A promise was kept to the byte; the slots are told already."""
+        self.release(size, objects)
+        self.committed_bytes += size
+        self.objects += objects
+
     def add(self, replicas: I32, slots: U32, size: int) -> None:
         """Committed replicas of `size` bytes in all."""
         self.by_slot[slots] = replicas

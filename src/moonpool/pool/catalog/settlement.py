@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moonpool._core import slots_vacant
 from moonpool.pool.catalog.base import (
     COMMITTED,
     I32,
@@ -34,7 +33,7 @@ _COMMITTED = int(PutStatus.COMMITTED)
 _GONE = int(PutStatus.GONE)
 _PARENT_MISSING = int(PutStatus.PARENT_MISSING)
 _STALE_TERM = int(PutStatus.STALE_TERM)
-WITH_FAMILY = 2  # answer of `commit_ready`
+WITH_FAMILY = 2  # answer of `commit_whole`
 
 
 class Settled(NamedTuple):
@@ -102,33 +101,21 @@ class Settlement:
         if (
             call.counts.tobytes() != b"\x01" * m
             or call.segments.tobytes() != segment.id.to_bytes(2, "little") * m
-            or not slots_vacant(segment.by_slot, call.slots)
         ):
             return None
-        ready = table.commit_ready(
-            call.rows,
-            call.attempts,
+        ready = table.commit_whole(
+            *(segment.by_slot, call.rows, call.attempts, segment.id),
+            *(call.slots, call.generations, call.crcs),
             first=batch.first,
             count=m,
             state_from=RESERVED,
             state_to=COMMITTED,
             orphan_flag=ORPHAN,
+            touch_ancestors=rows.policy.touches_ancestors,
         )
         if not ready:
             return None
-        status, replicas = table.commit_batch(
-            call.rows,
-            call.attempts,
-            call.segments,
-            call.slots,
-            call.generations,
-            call.crcs,
-            state_from=RESERVED,
-            state_to=COMMITTED,
-            touch_ancestors=rows.policy.touches_ancestors,
-        )
-        segment.add(replicas, call.slots, batch.total_bytes)
-        segment.release(batch.total_bytes, m)
+        segment.kept(batch.total_bytes, m)
         rows.objects += m
         self._reservations.close_whole(batch)
         if batch.pin == PIN_HARD:
@@ -141,7 +128,7 @@ class Settlement:
         )
         if ready == WITH_FAMILY:
             rows.place_family(call.rows)
-        return Settled(status + np.uint8(_COMMITTED), call.rows, [], [], [])
+        return Settled(np.full(m, _COMMITTED, np.uint8), call.rows, [], [], [])
 
     def _check_parents(self, checked: CheckedCommit, status: U8) -> None:
         """A key is visible only after its parent: refused with it when the parent is refused."""

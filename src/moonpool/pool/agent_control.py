@@ -1,0 +1,179 @@
+"""What a writer asks of a segment's agent: claims, seals, aborts, and puts that bring their bytes.
+
+Over shared memory they travel on the agent's UNIX socket; in process they are plain calls. The
+agent alone writes the segment's tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from moonpool.pool.ports import U32, U64, ClaimCall, Finisher, Outcome, PutCall, Status, failed
+
+if TYPE_CHECKING:
+    from moonpool._core import Connection, SegmentAgent
+
+SEAL_COMPUTES_CRC = 1
+
+
+class Control(Protocol):
+    """What a writer over mapped memory asks of the agent."""
+
+    def claim(
+        self, call: ClaimCall | PutCall, row: int, row_epoch: int, timeout_s: float
+    ) -> Finisher: ...
+
+    def seal(
+        self, slots: U32, generations: U64, crcs: U32, term: int, timeout_s: float
+    ) -> Finisher: ...
+
+    def abort(self, slots: U32, generations: U64, timeout_s: float) -> Finisher: ...
+
+    def put(self, call: PutCall, timeout_s: float) -> Finisher | None:
+        """Claim, bytes and seal in one message. None: this agent takes none."""
+
+    def close(self) -> None: ...
+
+
+class AgentControl:
+    """The agent lives in this process."""
+
+    def __init__(self, agent: SegmentAgent) -> None:
+        self._agent = agent
+
+    def claim(
+        self, call: ClaimCall | PutCall, row: int, row_epoch: int, timeout_s: float
+    ) -> Finisher:
+        status, slots, generations = self._agent.claim(
+            call.records, call.blob, call.term, row, row_epoch
+        )
+        return lambda: Outcome(status, slots, generations)
+
+    def seal(
+        self, slots: U32, generations: U64, crcs: U32, term: int, timeout_s: float
+    ) -> Finisher:
+        status = self._agent.seal(slots, generations, crcs, 0, term)
+        return lambda: Outcome(status, slots, generations, crcs)
+
+    def abort(self, slots: U32, generations: U64, timeout_s: float) -> Finisher:
+        status = self._agent.abort(slots, generations)
+        return lambda: Outcome(status, slots, generations)
+
+    def put(self, call: PutCall, timeout_s: float) -> None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+class ConnectionControl:
+    """The agent is reached through its endpoint; `connect` opens (again) what has broken."""
+
+    def __init__(self, connect: Callable[[float], Connection], incarnation: bytes) -> None:
+        self._connect = connect
+        self._incarnation = incarnation
+        self._connection: Connection | None = None
+
+    def connection(self, timeout_s: float) -> Connection:
+        """Raises OSError."""
+        if self._connection is None or not self._connection.alive:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = self._connect(timeout_s)
+        return self._connection
+
+    def claim(
+        self, call: ClaimCall | PutCall, row: int, row_epoch: int, timeout_s: float
+    ) -> Finisher:
+        count = len(call.records)
+        try:
+            op = self.connection(timeout_s).claim(
+                self._incarnation,
+                call.records,
+                call.blob,
+                call.term,
+                row,
+                row_epoch,
+                _milliseconds(timeout_s),
+            )
+        except OSError as error:
+            text = str(error)
+            return lambda: failed(count, Status.UNREACHABLE, text)
+        return lambda: finish(op, count, timeout_s)
+
+    def seal(
+        self, slots: U32, generations: U64, crcs: U32, term: int, timeout_s: float
+    ) -> Finisher:
+        count = len(slots)
+        try:
+            op = self.connection(timeout_s).seal(
+                self._incarnation, slots, generations, crcs, 0, term, _milliseconds(timeout_s)
+            )
+        except OSError as error:
+            text = str(error)
+            return lambda: failed(count, Status.UNREACHABLE, text)
+        return lambda: finish(op, count, timeout_s)
+
+    def abort(self, slots: U32, generations: U64, timeout_s: float) -> Finisher:
+        count = len(slots)
+        try:
+            op = self.connection(timeout_s).abort(
+                self._incarnation, slots, generations, _milliseconds(timeout_s)
+            )
+        except OSError as error:
+            text = str(error)
+            return lambda: failed(count, Status.UNREACHABLE, text)
+        return lambda: finish(op, count, timeout_s)
+
+    def put(self, call: PutCall, timeout_s: float) -> Finisher:
+        count = len(call.records)
+        try:
+            op = self.connection(timeout_s).put_objects(
+                self._incarnation,
+                call.records,
+                call.blob,
+                call.term,
+                call.sources,
+                _milliseconds(timeout_s),
+            )
+        except OSError as error:
+            text = str(error)
+            return lambda: failed(count, Status.UNREACHABLE, text)
+        return lambda: finish(op, count, timeout_s)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+def _milliseconds(timeout_s: float) -> int:
+    return max(1, int(timeout_s * 1000))
+
+
+_TERMINAL = {"FAILED": Status.UNREACHABLE, "CANCELLED": Status.CANCELLED, "EXPIRED": Status.EXPIRED}
+
+
+def finish(op: object, count: int, timeout_s: float) -> Outcome:
+    """Wait for a native op; it has a deadline of its own and is quiet when this returns."""
+    from moonpool._core import Op
+
+    assert isinstance(op, Op)
+    while not op.wait(_milliseconds(timeout_s) + 1000):
+        op.cancel()
+    if op.state != "DONE":
+        # An expired call is the peer's silence, not the object's: Status.CANCELLED says deadline.
+        status = Status.CANCELLED if op.state == "EXPIRED" else _TERMINAL[op.state]
+        return failed(count, status, op.error)
+    # Each look at a column of an op makes it anew.
+    slots, generations, crcs, sizes = op.slots, op.generations, op.crcs, op.sizes
+    return Outcome(
+        op.status,
+        slots if len(slots) else np.zeros(count, np.uint32),
+        generations if len(generations) else np.zeros(count, np.uint64),
+        crcs if len(crcs) else np.zeros(count, np.uint32),
+        sizes if len(sizes) else np.zeros(count, np.uint64),
+        op.error,
+    )
