@@ -10,9 +10,9 @@ it. `start` submits and returns a finisher, so that calls to several segments ov
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -44,8 +44,7 @@ CLAIM_DTYPE = np.dtype(
 Status = BlockStatus
 
 
-@dataclass(frozen=True, slots=True)
-class PutCall:
+class PutCall(msgspec.Struct, frozen=True):
     """Claim, write and seal n objects. `records` CLAIM_DTYPE[n], `sources` n readable buffers."""
 
     records: npt.NDArray[np.void]
@@ -55,8 +54,7 @@ class PutCall:
     nbytes: int  # of all sources
 
 
-@dataclass(frozen=True, slots=True)
-class ReadCall:
+class ReadCall(msgspec.Struct, frozen=True):
     """Copy n whole objects into n writable buffers."""
 
     slots: U32
@@ -65,15 +63,13 @@ class ReadCall:
     verify: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimCall:
+class ClaimCall(msgspec.Struct, frozen=True):
     records: npt.NDArray[np.void]
     blob: bytes
     term: int
 
 
-@dataclass(frozen=True, slots=True)
-class WriteRangeCall:
+class WriteRangeCall(msgspec.Struct, frozen=True):
     """Write `sources[i]` at `offsets[i]` of claimed object i."""
 
     slots: U32
@@ -82,8 +78,7 @@ class WriteRangeCall:
     sources: Sequence[Buffer]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRangeCall:
+class ReadRangeCall(msgspec.Struct, frozen=True):
     """Fill `buffers[i]` from `offsets[i]` of sealed object i (generation checked, no CRC)."""
 
     slots: U32
@@ -92,8 +87,7 @@ class ReadRangeCall:
     buffers: Sequence[Buffer]
 
 
-@dataclass(frozen=True, slots=True)
-class SealCall:
+class SealCall(msgspec.Struct, frozen=True):
     """Seal claimed objects; the CRC is computed where the bytes lie."""
 
     slots: U32
@@ -101,8 +95,7 @@ class SealCall:
     term: int
 
 
-@dataclass(frozen=True, slots=True)
-class AbortCall:
+class AbortCall(msgspec.Struct, frozen=True):
     slots: U32
     generations: U64
 
@@ -110,15 +103,14 @@ class AbortCall:
 AgentCall = PutCall | ReadCall | ClaimCall | WriteRangeCall | ReadRangeCall | SealCall | AbortCall
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """Per-block `status` u8[n] of Status; the other columns where the call has them."""
 
     status: U8
-    slots: U32 = field(default_factory=lambda: np.zeros(0, np.uint32))
-    generations: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))
-    crcs: U32 = field(default_factory=lambda: np.zeros(0, np.uint32))
-    sizes: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))
+    slots: U32 = msgspec.field(default_factory=lambda: np.zeros(0, np.uint32))
+    generations: U64 = msgspec.field(default_factory=lambda: np.zeros(0, np.uint64))
+    crcs: U32 = msgspec.field(default_factory=lambda: np.zeros(0, np.uint32))
+    sizes: U64 = msgspec.field(default_factory=lambda: np.zeros(0, np.uint64))
     text: str = ""
 
 

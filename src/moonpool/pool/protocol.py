@@ -11,33 +11,31 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
+
 from moonpool.pool.client_state import ClientState
 from moonpool.pool.messages import ClientRequest, Reply, Reserved, Topology, TopologyIs
 from moonpool.pool.ports import AgentCall, Outcome, Port
 
 
-@dataclass(frozen=True, slots=True)
-class CallMaster:
+class CallMaster(msgspec.Struct, frozen=True):
     """Resumed with the Reply, or with MasterLost."""
 
     message: ClientRequest
 
 
-@dataclass(frozen=True, slots=True)
-class CallAgents:
+class CallAgents(msgspec.Struct, frozen=True):
     """Calls to do side by side, each over after `timeout_s`. Resumed with one Outcome each."""
 
     calls: list[tuple[Port, AgentCall]]
     timeout_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class MasterLost:
+class MasterLost(msgspec.Struct, frozen=True):
     """No answer: the master is unreachable, or the connection broke during the request."""
 
     text: str

@@ -24,8 +24,7 @@ from moonpool.pool.results import PutResult, PutStatus
 NO_PARENT = -1
 
 
-@dataclass(frozen=True, slots=True)
-class PutOptions:
+class PutOptions(msgspec.Struct, frozen=True):
     replicas: int = 1
     min_replicas: int = 0  # 0: all of them
     pin: int = 0

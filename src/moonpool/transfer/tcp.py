@@ -83,6 +83,9 @@ class TcpOp(Op):
         if not self.transfer.checksum:
             return None
         frames = self._frames  # not self: an op that refers to itself would wait for the collector
+        if len(frames) == 1:
+            frame = frames[0]
+            return lambda: frame.crcs
         return lambda: np.concatenate([frame.crcs for frame in frames])
 
     def _verdict(self, frames: list[_core.Op], status: U8) -> tuple[OpState, MoonpoolError | None]:
