@@ -9,15 +9,37 @@
 namespace moonpool {
 namespace {
 
+// Bytes compared at a time while the next are on their way: both sides of a long prompt come from
+// memory, and the hardware follows the two streams too late.
+constexpr std::size_t kStride = 2048;
+
+void prefetch(const std::uint8_t* from) {
+  for (std::size_t at = 0; at < kStride; at += 64) __builtin_prefetch(from + at);
+}
+
+std::size_t bytes_equal(const std::uint8_t* a, const std::uint8_t* b, std::size_t size) {
+  std::size_t at = 0;
+  for (; at + kStride <= size; at += kStride) {
+    if (at + 2 * kStride <= size) {
+      prefetch(a + at + kStride);
+      prefetch(b + at + kStride);
+    }
+    if (std::memcmp(a + at, b + at, kStride) != 0) break;
+  }
+  const std::size_t end = std::min(size, at + kStride);
+  if (std::memcmp(a + at, b + at, end - at) == 0) return end;
+  while (a[at] == b[at]) at++;
+  return at;
+}
+
 // Whole pages that `a` and `b` have in common from their start.
 std::size_t pages_equal(std::span<const std::uint32_t> a, std::span<const std::uint32_t> b,
                         std::size_t page_size) {
-  const std::size_t pages = std::min(a.size(), b.size()) / page_size;
   const std::size_t bytes = page_size * sizeof(std::uint32_t);
-  if (std::memcmp(a.data(), b.data(), pages * bytes) == 0) return pages;
-  std::size_t same = 0;
-  while (std::memcmp(a.data() + same * page_size, b.data() + same * page_size, bytes) == 0) same++;
-  return same;
+  const std::size_t size = std::min(a.size(), b.size()) / page_size * bytes;
+  return bytes_equal(reinterpret_cast<const std::uint8_t*>(a.data()),
+                     reinterpret_cast<const std::uint8_t*>(b.data()), size) /
+         bytes;
 }
 
 }  // namespace
@@ -120,7 +142,7 @@ void RadixTree::touch_path(std::uint32_t node, bool use) {
     one.used = clock_;
     if (!use) continue;
     one.uses++;
-    if (order_ == RadixOrder::kExternal) journal_.add_reversed(one.hashes, false);
+    if (external()) journal_.add_reversed(one.hashes, one.start, RadixJournal::kTouched);
   }
 }
 
@@ -161,7 +183,7 @@ void RadixTree::grow(std::uint32_t id, std::span<const std::uint32_t> tokens,
   block_chain_u64(seed, tokens, page_size_, fresh);
   cached_ += pages.size();
   if (node.holds > 0) protected_ += pages.size();
-  if (order_ == RadixOrder::kExternal) journal_.add_reversed(fresh, true);
+  if (external()) journal_.add_reversed(fresh, node.start + before, RadixJournal::kAdded);
   if (events_.on()) events_.add(stored(id, before));
 }
 

@@ -21,8 +21,6 @@ class RadixTree {
  public:
   static constexpr std::uint32_t kNone = RadixNode::kNone;
 
-  // `order`: which leaf goes first. With kExternal the caller chooses tails by their hash and is
-  // told of every access through the journal.
   RadixTree(std::size_t page_size, RadixOrder order, std::size_t events_max);
 
   // The longest cached prefix of `tokens`, in whole pages, and a hold on its last node: what it
@@ -115,10 +113,11 @@ class RadixTree {
   bool may_go(const RadixNode& node) const {
     return node.parent != kNone && node.holds == 0 && node.children == 0;
   }
+  bool external() const { return order_ == RadixOrder::kExternal; }
   void leaf_changed(std::uint32_t node);
   void add_tail(std::uint32_t node);
   void remove_tail(std::uint32_t node);
-  void shrink(std::uint32_t node, std::size_t count, std::vector<std::int32_t>& out);
+  void shrink(std::uint32_t node, std::size_t count, std::vector<std::int32_t>& out, bool chosen);
   RadixEvents::Record stored(std::uint32_t node, std::size_t from) const;
   std::string check_node(std::uint32_t id) const;
 
@@ -135,8 +134,8 @@ class RadixTree {
   std::vector<std::uint32_t> spare_;
   std::unordered_map<std::string, std::uint32_t, Hash, std::equal_to<>> roots_;
   FlatIndex children_;               // hash of a node's first page -> node
-  FlatIndex tails_;                  // kExternal: hash of the last page of a leaf that may go -> it
-  std::vector<std::uint32_t> heap_;  // otherwise: leaves that may go, the first one on top
+  std::vector<std::uint32_t> heap_;  // leaves that may go, the first one on top
+  FlatIndex tails_;                  // kExternal: the hash of the last page of each of them -> it
   RadixEvents events_;
   RadixJournal journal_;
 };

@@ -54,8 +54,8 @@ std::string RadixTree::check(std::vector<std::int32_t>& pages) const {
   if (held != protected_) return "protected pages are counted wrong";
   if (leases != leases_) return "leases are counted wrong";
   if (live - roots_.size() != children_.size()) return "the child index has strays";
-  const bool external = order_ == RadixOrder::kExternal;
-  if (listed != (external ? tails_.size() : heap_.size())) return "strays among the tails";
+  if (listed != heap_.size()) return "strays in the heap";
+  if (external() && listed != tails_.size()) return "strays among the tails";
   return "";
 }
 
@@ -84,7 +84,7 @@ std::string RadixTree::check_node(std::uint32_t id) const {
   if (child_of(node.parent, tokens.first(page_size_)) != id) return "not found under its parent";
   if (may_go(node) != (node.heap_at != kNone)) return "listed among the tails, or not, wrongly";
   if (node.heap_at == kNone) return "";
-  if (order_ == RadixOrder::kExternal) return is_tail(hashes.back()) ? "" : "a tail not found";
+  if (external() && !is_tail(hashes.back())) return "a tail not found";
   if (heap_[node.heap_at] != id) return "another stands in its place of the heap";
   const bool ordered = node.heap_at == 0 || !before(id, heap_[(node.heap_at - 1) / 2]);
   return ordered ? "" : "the heap is out of order";

@@ -64,14 +64,21 @@ class RadixEvents {
   std::vector<Record> records_;
 };
 
-// Accesses since the last take(), in order: pages that came (added) and that were used again.
+// For a policy outside, since the last take: pages that came, were used again, or went by another
+// way than evict_tail(). `depths` says how many pages stand before each in its chain.
 struct RadixJournal {
+  enum Kind : std::uint8_t { kTouched, kAdded, kRemoved };
   std::vector<std::uint64_t> hashes;
-  std::vector<std::uint8_t> added;
+  std::vector<std::uint32_t> depths;
+  std::vector<std::uint8_t> kinds;
 
-  void add_reversed(std::span<const std::uint64_t> run, bool is_new) {
-    hashes.insert(hashes.end(), run.rbegin(), run.rend());
-    added.insert(added.end(), run.size(), is_new ? 1 : 0);
+  // The end of the run first: a policy sees the start of a chain as the most recent.
+  void add_reversed(std::span<const std::uint64_t> run, std::size_t start, Kind kind) {
+    for (std::size_t i = run.size(); i > 0; i--) {
+      hashes.push_back(run[i - 1]);
+      depths.push_back(static_cast<std::uint32_t>(start + i - 1));
+      kinds.push_back(kind);
+    }
   }
 };
 

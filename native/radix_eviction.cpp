@@ -42,7 +42,7 @@ void RadixTree::drop_root(std::uint32_t root) {
 std::vector<std::int32_t> RadixTree::evict(std::size_t count) {
   std::vector<std::int32_t> out;
   out.reserve(std::min(count, evictable_pages()));
-  while (out.size() < count && !heap_.empty()) shrink(heap_[0], count - out.size(), out);
+  while (out.size() < count && !heap_.empty()) shrink(heap_[0], count - out.size(), out, false);
   return out;
 }
 
@@ -58,7 +58,7 @@ std::int32_t RadixTree::evict_tail(std::uint64_t hash) {
   });
   if (node == kNone) return -1;
   std::vector<std::int32_t> out;
-  shrink(node, 1, out);
+  shrink(node, 1, out, true);
   return out[0];
 }
 
@@ -73,14 +73,15 @@ std::vector<std::int32_t> RadixTree::clear() {
   std::vector<std::int32_t> out;
   if (all) events_.pause();
   for (const std::uint32_t id : deepest_first) {
-    if (may_go(nodes_[id])) shrink(id, nodes_[id].pages.size(), out);
+    if (may_go(nodes_[id])) shrink(id, nodes_[id].pages.size(), out, false);
   }
   if (all) events_.resume_with({RadixEvent::kCleared, false, "", 0, {}, {}});
   return out;
 }
 
-// Takes up to `count` pages from the end of a leaf that may go.
-void RadixTree::shrink(std::uint32_t id, std::size_t count, std::vector<std::int32_t>& out) {
+// Takes up to `count` pages from the end of a leaf that may go; `chosen` by a policy that knows.
+void RadixTree::shrink(std::uint32_t id, std::size_t count, std::vector<std::int32_t>& out,
+                       bool chosen) {
   RadixNode& node = nodes_[id];
   const std::size_t left = node.pages.size() - std::min(count, node.pages.size());
   out.insert(out.end(), node.pages.rbegin(), node.pages.rend() - left);
@@ -94,6 +95,10 @@ void RadixTree::shrink(std::uint32_t id, std::size_t count, std::vector<std::int
                  {node.hashes.rbegin(), node.hashes.rend() - left},
                  {}});
   }
+  if (external() && !chosen) {
+    const auto gone = std::span<const std::uint64_t>(node.hashes).subspan(left);
+    journal_.add_reversed(gone, node.start + left, RadixJournal::kRemoved);
+  }
   if (left == 0) {
     const std::uint32_t parent = node.parent, root = node.root;
     remove_tail(id);
@@ -106,7 +111,7 @@ void RadixTree::shrink(std::uint32_t id, std::size_t count, std::vector<std::int
     }
     return;
   }
-  if (order_ == RadixOrder::kExternal) remove_tail(id);
+  if (external()) tails_.erase(node.hashes.back(), id);
   const auto cut = [](auto& items, std::size_t n) {
     items.resize(n);
     if (items.capacity() > 2 * n) items.shrink_to_fit();
@@ -114,7 +119,7 @@ void RadixTree::shrink(std::uint32_t id, std::size_t count, std::vector<std::int
   cut(node.tokens, left * page_size_);
   cut(node.pages, left);
   cut(node.hashes, left);
-  if (order_ == RadixOrder::kExternal) add_tail(id);
+  if (external()) tails_.insert(node.hashes.back(), id);
 }
 
 // To be called when holds or children of a node changed: whether it may go now.
@@ -129,11 +134,7 @@ void RadixTree::leaf_changed(std::uint32_t id) {
 }
 
 void RadixTree::add_tail(std::uint32_t id) {
-  if (order_ == RadixOrder::kExternal) {
-    nodes_[id].heap_at = 0;
-    tails_.insert(nodes_[id].hashes.back(), id);
-    return;
-  }
+  if (external()) tails_.insert(nodes_[id].hashes.back(), id);
   nodes_[id].heap_at = static_cast<std::uint32_t>(heap_.size());
   heap_.push_back(id);
   sift_up(heap_.size() - 1);
@@ -142,10 +143,7 @@ void RadixTree::add_tail(std::uint32_t id) {
 void RadixTree::remove_tail(std::uint32_t id) {
   const std::uint32_t at = nodes_[id].heap_at;
   nodes_[id].heap_at = kNone;
-  if (order_ == RadixOrder::kExternal) {
-    tails_.erase(nodes_[id].hashes.back(), id);
-    return;
-  }
+  if (external()) tails_.erase(nodes_[id].hashes.back(), id);
   const std::uint32_t last = heap_.back();
   heap_.pop_back();
   if (last == id) return;

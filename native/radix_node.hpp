@@ -7,8 +7,8 @@
 
 namespace moonpool {
 
-// Which leaf goes first: by least recent use, by age, by fewest uses (then recency), or as the
-// caller says.
+// Which leaf goes first: by least recent use, by age, or by fewest uses (then recency). External:
+// as the caller says, who is told of each access; by least recent use where it does not say.
 enum class RadixOrder : std::uint8_t { kUsed, kCreated, kUses, kExternal };
 
 struct RadixNode {

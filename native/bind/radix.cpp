@@ -168,7 +168,8 @@ void bind_radix(nb::module_& m) {
       .def("take_journal",
            [](Tree& self) {
              RadixJournal taken = std::exchange(self.tree->journal(), {});
-             return std::tuple(to_array(taken.hashes), to_array(taken.added));
+             return std::tuple(to_array(taken.hashes), to_array(taken.depths),
+                               to_array(taken.kinds));
            })
       .def("take_events",
            [](Tree& self) {

@@ -795,8 +795,11 @@ class RadixTree:
     def evict_tail(self, hash: int) -> int:
         """Its page, or -1 when it is no tail that may go. Order external only, like is_tail."""
     def clear(self) -> npt.NDArray[np.int32]: ...
-    def take_journal(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
-        """Accesses since the last call (hash, whether it is new), order external only."""
+    def take_journal(
+        self,
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
+        """Since the last call, with order external: hash, pages before it in its chain, and 0 used
+        again, 1 came, 2 went by another way than evict_tail."""
     def take_events(
         self,
     ) -> tuple[

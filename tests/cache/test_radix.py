@@ -8,6 +8,7 @@ import pytest
 from moonpool import _core
 from moonpool.cache import Lease, Namespace, RadixCache
 from moonpool.core.errors import BadConfig, BadInput, LeaseReleased
+from moonpool.pool.eviction import POLICIES, Sieve
 
 PAGE = 4
 
@@ -250,3 +251,46 @@ def test_bad_arguments() -> None:
         RadixCache(0)
     with pytest.raises(BadInput, match="2 pages of 4 tokens, but only 7 tokens"):
         RadixCache(PAGE).insert(prompt(1, tail=3), pages(1, 2))
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_every_policy_takes_tails_of_what_nobody_holds(policy: str) -> None:
+    tree = filled(RadixCache(PAGE, policy, pages_max=8), (1, 2, 3), (1, 4), (5,))
+    lease = tree.match(prompt(1, 2, tail=1))
+    gone = tree.evict(2).tolist()
+    tree.check()
+    assert len(gone) == 2
+    assert set(gone) <= {3, 4, 5}
+    assert sorted(tree.evict(9).tolist() + gone) == [3, 4, 5]
+    lease.release()
+    assert tree.evict(9).tolist() == [2, 1]
+    tree.check()
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_policy_knows_what_was_cleared(policy: str) -> None:
+    tree = filled(RadixCache(PAGE, policy, pages_max=8), (1, 2), (3,))
+    assert sorted(tree.clear().tolist()) == [1, 2, 3]
+    filled(tree, (1, 2), (3,))
+    assert sorted(tree.evict(3).tolist()) == [1, 2, 3]
+    assert tree.evict(1).tolist() == []
+
+
+def test_a_policy_object_of_the_callers() -> None:
+    policy: Sieve[int] = Sieve(4)
+    tree = filled(RadixCache(PAGE, policy), (1, 2), (3,))
+    assert len(policy) == 3
+    found(tree, 1, 2)
+    assert tree.evict(1).tolist() == [3]
+    with tree.match(prompt(1, 2, tail=1), touch=False) as lease:
+        tree.touch(lease)
+    assert len(policy) == 2
+
+
+def test_pages_that_a_policy_never_heard_of_still_go() -> None:
+    """Two pages of one hash are one to a policy; here it forgets a page instead."""
+    policy: Sieve[int] = Sieve(4)
+    tree = filled(RadixCache(PAGE, policy), (1,), (2,))
+    policy.remove(tree.match(prompt(1, tail=1), touch=False).hashes[0])
+    assert sorted(tree.evict(2).tolist()) == [1, 2]
+    tree.check()

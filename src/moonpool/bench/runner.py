@@ -31,6 +31,7 @@ BENCHES: Final = {
     "restart": "moonpool.bench.restart",
     "exists": "moonpool.bench.exists",
     "memory": "moonpool.bench.memory",
+    "radix": "moonpool.bench.radix",
 }
 
 

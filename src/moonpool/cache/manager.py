@@ -22,6 +22,7 @@ from moonpool.cache.namespace import PLAIN, Namespace
 from moonpool.cache.radix import Lease, RadixCache
 from moonpool.cache.sequence import Sequence, SequenceState
 from moonpool.core.errors import BadInput, OutOfPages
+from moonpool.pool.eviction import EvictionPolicy
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ class CacheManager:
         allocator: PageAllocator,
         page_size: int,
         *,
-        policy: str = "lru",
+        policy: str | EvictionPolicy[int] = "lru",
         reserve_fraction: float = 1.0,
         events_max: int = 0,
     ) -> None:
@@ -59,7 +60,7 @@ class CacheManager:
             raise BadInput(f"reserve_fraction is from 0 to 1, not {reserve_fraction}")
         self.allocator = allocator
         self.page_size = page_size
-        self.tree = RadixCache(page_size, policy, events_max)
+        self.tree = RadixCache(page_size, policy, pages_max=allocator.pages, events_max=events_max)
         self.counts = CacheCounts()
         self._reserve_fraction = reserve_fraction
         self._running: dict[int, Sequence] = {}
@@ -104,7 +105,7 @@ class CacheManager:
         if not self._fits(sequence, lease):
             lease.release()
             return False
-        lease.touch()
+        self.tree.touch(lease)
         sequence.lease = lease
         sequence.extend_table(lease.pages)
         sequence.cached_tokens = sequence.computed_tokens = lease.tokens

@@ -10,13 +10,19 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from moonpool import _core
 from moonpool.cache.base import I32, U64, as_tokens, checked_page_size
 from moonpool.cache.events import MEDIUM_DEFAULT, AllBlocksCleared, KvEvent, told
 from moonpool.cache.namespace import PLAIN, Namespace
-from moonpool.core.errors import BadConfig, BadInput, LeaseReleased, did_you_mean
+from moonpool.core.errors import BadInput, LeaseReleased
+from moonpool.pool.eviction import EvictionPolicy, policy_named
 
+PAGES_MAX_DEFAULT: Final = 1 << 16
+REMOVED: Final = 2  # in the tree's journal
 ORDERS: Final = {"lru": "used", "fifo": "created", "lfu": "uses"}
+"""Policies that the tree's own order is; the others are told of each page, and asked."""
 
 
 class Lease:
@@ -40,10 +46,6 @@ class Lease:
     @property
     def held(self) -> bool:
         return self._native.held
-
-    def touch(self) -> None:
-        """The pages count as used now."""
-        self._native.touch()
 
     def release(self) -> None:
         """The pages may be evicted, as far as this lease goes. Raises LeaseReleased on a second."""
@@ -74,23 +76,33 @@ class Insertion(NamedTuple):
 class RadixCache:
     """Prefix tree over pages of `page_size` tokens.
 
-    `policy` says which page goes first: lru, lfu or fifo, always from the tails of what nobody
-    holds. With `events_max` above 0 it remembers what happened, up to so many pages, for
-    `take_events`. Not thread-safe beyond what the GIL gives.
+    `policy` says which page goes first, always from the tails of what nobody holds: a name of
+    `moonpool.pool.eviction`, or a policy over routing hashes. lru, lfu and fifo are the native
+    tree's own and cost nothing more; the others cost about a microsecond for each page found.
+    `pages_max`: how many pages there can be, which those others size themselves by. With
+    `events_max` above 0 it remembers what happened, up to so many pages, for `take_events`. Not
+    thread-safe beyond what the GIL gives. Raises BadInput, BadConfig.
     """
 
     def __init__(
-        self, page_size: int, policy: str = "lru", events_max: int = 0, medium: str = MEDIUM_DEFAULT
+        self,
+        page_size: int,
+        policy: str | EvictionPolicy[int] = "lru",
+        *,
+        pages_max: int = PAGES_MAX_DEFAULT,
+        events_max: int = 0,
+        medium: str = MEDIUM_DEFAULT,
     ) -> None:
         self.page_size = checked_page_size(page_size)
-        if policy not in ORDERS:
-            raise BadConfig(
-                f"eviction policy {policy!r} is not known; there are {', '.join(ORDERS)}."
-                f"{did_you_mean(policy, ORDERS)}"
-            )
-        self.policy = policy
-        self._tree = _core.RadixTree(page_size, ORDERS[policy], events_max)
+        self._policy: EvictionPolicy[int] | None = None
+        if not isinstance(policy, str):
+            self._policy = policy
+        elif policy not in ORDERS:
+            self._policy = policy_named(policy, pages_max)
+        order = "external" if self._policy is not None else ORDERS[str(policy)]
+        self._tree = _core.RadixTree(page_size, order, events_max)
         self._match = self._tree.match
+        self._insert = self._tree.insert
         self._medium = medium
 
     def match(
@@ -108,7 +120,15 @@ class RadixCache:
         except TypeError:
             array = as_tokens(tokens)
             native = self._match(space, seed, array, max(len(array) - keep, 0), touch)
+        if self._policy is not None and touch:
+            self._tell(self._policy)
         return Lease(native, self.page_size)
+
+    def touch(self, lease: Lease) -> None:
+        """The pages of a lease count as used now."""
+        lease._native.touch()
+        if self._policy is not None:
+            self._tell(self._policy)
 
     def lookup(self, tokens: object, namespace: Namespace = PLAIN, *, keep: int = 1) -> int:
         """Tokens that `match` would find; changes nothing."""
@@ -130,21 +150,34 @@ class RadixCache:
         `owner`, a lease of the caller's on the start of the same tokens, lets its last edge grow
         instead of getting a child; it stays to be released.
         """
-        array = as_tokens(tokens)
+        space, seed = namespace.encoded, namespace.seed
         held = None if owner is None else owner._native
         try:
-            native, known = self._tree.insert(namespace.encoded, namespace.seed, array, pages, held)
+            try:
+                native, known = self._insert(space, seed, tokens, pages, held)  # type: ignore[arg-type]
+            except TypeError:
+                native, known = self._insert(space, seed, as_tokens(tokens), pages, held)
         except ValueError as error:
             raise BadInput(str(error)) from None
+        if self._policy is not None:
+            self._tell(self._policy)
         return Insertion(Lease(native, self.page_size), known)
 
     def evict(self, pages: int) -> I32:
         """Exactly so many pages, or all that nobody holds; the caller owns them now."""
-        return self._tree.evict(pages)
+        if self._policy is None:
+            return self._tree.evict(pages)
+        chosen = self._chosen(self._policy, min(pages, self.evictable_pages))
+        rest = self._tree.evict(pages - len(chosen))  # two pages of one hash, known as one
+        self._tell(self._policy)
+        return np.concatenate([chosen, rest]) if len(rest) else chosen
 
     def clear(self) -> I32:
         """All pages that nobody holds; the caller owns them now."""
-        return self._tree.clear()
+        pages = self._tree.clear()
+        if self._policy is not None:
+            self._tell(self._policy)
+        return pages
 
     @property
     def cached_pages(self) -> int:
@@ -180,3 +213,24 @@ class RadixCache:
         wrong, pages = self._tree.check()
         assert not wrong, f"prefix tree: {wrong}"
         return pages
+
+    def _chosen(self, policy: EvictionPolicy[int], count: int) -> I32:
+        pages = np.empty(count, np.int32)
+        for i in range(count):
+            key = policy.victim(self._tree.is_tail)
+            if key is None:
+                return pages[:i]
+            pages[i] = self._tree.evict_tail(key)
+        return pages
+
+    def _tell(self, policy: EvictionPolicy[int]) -> None:
+        """What happened in the tree, page by page."""
+        hashes, depths, kinds = self._tree.take_journal()
+        for key, depth, kind in zip(hashes.tolist(), depths.tolist(), kinds.tolist(), strict=True):
+            if kind == REMOVED:
+                if key in policy:
+                    policy.remove(key)
+            elif key in policy:
+                policy.touch(key)
+            else:
+                policy.add(key, depth)
