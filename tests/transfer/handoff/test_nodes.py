@@ -218,6 +218,13 @@ def test_other_block_sizes_are_mapped_where_the_order_is_known() -> None:
     pair.close()
 
 
+def test_another_prompt_under_the_same_id_is_refused(pair: Pair) -> None:
+    pair.prefill.open("t", 8, [0], prompt="one")
+    pair.decode.announce("t", pair.remote, 0, 8, [0], prompt="two")
+    assert pair.settled.settled("t").code == "bad_input"
+    assert pair.released.released("t").code == "bad_input"
+
+
 def test_another_engine_at_the_address_is_named(pair: Pair) -> None:
     pair.decode.announce("t", pair.remote, 0, 8, [0], engine="p7")
     settled = pair.settled.settled("t")

@@ -323,7 +323,8 @@ class World:
         """The bytes of every block land one by one, later; the op ends after the last."""
         session = self.sessions[push.session]
         blocks = range(push.first // STEP, -(-push.last // STEP))
-        failed = [self.random.random() < self.faults.push_fails]
+        fails = self.random.random() < self.faults.push_fails
+        failed = [fails]
         at_s = 0.0
 
         def read(block: int) -> None:
@@ -332,7 +333,8 @@ class World:
             assert mine is not None, f"{push} reads blocks that were released"
             assert prefill.blocks[mine[block]] == push.transfer
             value = f"{push.transfer}/{block}"
-            self.after(self.random.uniform(0.0, 0.02), lambda: land(block, value))
+            # Bytes of an op that failed may land long after it was given up.
+            self.after(self.random.uniform(0.0, 0.5 if fails else 0.02), lambda: land(block, value))
 
         def land(block: int, value: str) -> None:
             decode = session.decode

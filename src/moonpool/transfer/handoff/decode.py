@@ -81,9 +81,11 @@ class DecodeNode(HandoffNode):
         tokens: int,
         blocks: Sequence[int] | I64,
         engine: str | None = None,
+        prompt: str = "",
     ) -> None:
         """Lends blocks to the transfer: `blocks` take tokens `first_token` (a multiple of a block)
-        up to `tokens`, the whole prompt's. Raises BadInput for an address that is none."""
+        up to `tokens`, the whole prompt's, of which `prompt` is a digest. Raises BadInput for an
+        address that is none."""
         parse_address(remote)
         ids = np.array(blocks, dtype=np.int64)
         told = ids.astype("<i4").tobytes()
@@ -96,7 +98,7 @@ class DecodeNode(HandoffNode):
                     transfer,
                     engine,
                     lambda sessions: self.machine.announce(
-                        transfer, sessions, first_token, tokens, told, self.now_s()
+                        transfer, sessions, first_token, tokens, told, self.now_s(), prompt
                     ),
                 ),
             )

@@ -103,12 +103,13 @@ class DecodeMachine:
         tokens: int,
         blocks: bytes,
         now_s: float,
+        prompt: str = "",
     ) -> list[DecodeAction]:
         """Blocks are reserved for tokens `first_token`.. of a prompt of `tokens`. They belong to
         the transfer until it is Settled."""
         found = self.imports.get(transfer) or self._add(transfer, sessions)
         if found is not None and found.announce is None and found.why is None:
-            found.announce = m.Announce(transfer, first_token, tokens, blocks)
+            found.announce = m.Announce(transfer, first_token, tokens, blocks, prompt)
             found.told = [first_token] * self.layers
             for leg in found.legs.values():
                 leg.upto = [first_token] * self.layers

@@ -61,12 +61,14 @@ class Claim(msgspec.Struct, frozen=True, tag="claim"):
 
 
 class Announce(msgspec.Struct, frozen=True, tag="announce"):
-    """Blocks are reserved: push tokens from `first_token` on into them. `blocks` is i32 LE."""
+    """Blocks are reserved: push tokens from `first_token` on into them. `blocks` is i32 LE;
+    `prompt` tells prompts of equal length apart, when both sides give one."""
 
     transfer: str
     first_token: int
     tokens: int
     blocks: bytes
+    prompt: str = ""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

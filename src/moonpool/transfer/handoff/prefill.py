@@ -94,14 +94,16 @@ class PrefillNode(HandoffNode):
             raise TransferError(text) from None
         return self.address
 
-    def open(self, transfer: str, tokens: int, blocks: Sequence[int] | I64) -> None:
+    def open(
+        self, transfer: str, tokens: int, blocks: Sequence[int] | I64, prompt: str = ""
+    ) -> None:
         """The request behind `transfer` was given blocks: those of its prompt, from token 0 on, as
-        many as it has by now."""
+        many as it has by now. `prompt` is a digest of its tokens, compared with decode's."""
         ids = np.array(blocks, dtype=np.int64)
 
         def step() -> None:
             self._blocks.setdefault(transfer, ids)
-            self._act(self.machine.open(transfer, tokens, self.now_s()))
+            self._act(self.machine.open(transfer, tokens, self.now_s(), prompt))
 
         self.post(step)
 
@@ -257,7 +259,8 @@ class PrefillNode(HandoffNode):
             return
         target = self._targets[push.transfer]
         blocks = self._blocks[push.transfer]
-        session.pusher.push(push, blocks, target.blocks, target.first_token, done)
+        nbytes = session.pusher.push(push, blocks, target.blocks, target.first_token, done)
+        self.count("pushed_bytes", nbytes)
 
     def _send(self, send: Send) -> None:
         session = self._sessions.get(send.session)

@@ -43,6 +43,7 @@ class Export:
         self.state = ExportState.EXPECTED
         self.due_s = due_s
         self.tokens = 0
+        self.prompt = ""
         self.local = False
         self.session: int | None = None
         self.announce: m.Announce | None = None
@@ -90,9 +91,12 @@ class PrefillMachine:
 
     # ---- the engine's side ----
 
-    def open(self, transfer: str, tokens: int, now_s: float) -> list[PrefillAction]:
-        """The request is here; its prompt has so many tokens. A transfer that ended before, or one
-        too many, is released at once: whoever wants it computes it itself."""
+    def open(
+        self, transfer: str, tokens: int, now_s: float, prompt: str = ""
+    ) -> list[PrefillAction]:
+        """The request is here; its prompt has so many tokens, and `prompt` is a digest of them. A
+        transfer that ended before, or one too many, is released at once: whoever wants it computes
+        it itself."""
         export = self.exports.get(transfer)
         if transfer in self._closed or (export is not None and export.local):
             code, text = self._closed.get(transfer, ("bad_input", "this transfer id is in use"))
@@ -102,7 +106,7 @@ class PrefillMachine:
                 return [Release(transfer, False, "busy", f"{TRANSFERS_MAX} transfers are held")]
             export = self._new(transfer, now_s + self.times.hold_s)
         export.local = True
-        export.tokens = tokens
+        export.tokens, export.prompt = tokens, prompt
         if export.state is ExportState.EXPECTED:
             export.state = ExportState.HELD
         if export.session is not None:
@@ -234,6 +238,9 @@ class PrefillMachine:
         if told.tokens != export.tokens or not 0 <= told.first_token <= export.tokens:
             text = f"decode wants tokens {told.first_token}..{told.tokens} of {export.tokens}"
             self._end(export, "bad_input", text)
+            return
+        if told.prompt and export.prompt and told.prompt != export.prompt:
+            self._end(export, "bad_input", "decode has another prompt under this transfer id")
             return
         export.state = ExportState.PUSHING
         export.started = [told.first_token] * self.layers

@@ -33,7 +33,6 @@ class Pusher:
         self.plan = BlockMap(
             memory.layout, hello.layout, memory.stride(), hello.layers[0][0].stride
         )
-        self.pushed_bytes = 0
         self._engine, self._memory, self._source, self._hello = engine, memory, source, hello
         self._push_s = push_s
         self._peer: Peer | None = None
@@ -61,8 +60,8 @@ class Pusher:
             for layer, parts in enumerate(hello.layers)
         ]  # fmt: skip
 
-    def push(self, push: Push, blocks: I64, target: I64, target_first: int, done: Done) -> None:
-        """Starts it; `done` is called once, from any thread."""
+    def push(self, push: Push, blocks: I64, target: I64, target_first: int, done: Done) -> int:
+        """Starts it; `done` is called once, from any thread. Returns the bytes asked for."""
         try:
             ranges = self.plan.ranges(blocks, target, target_first, push.first, push.last)
             ops = []
@@ -81,9 +80,9 @@ class Pusher:
                 )
         except MoonpoolError as error:
             done(False, str(error))
-            return
-        self.pushed_bytes += ranges.nbytes * len(ops)
+            return 0
         _when_all(ops, done)
+        return ranges.nbytes * len(ops)
 
     def sums(self, blocks: I64, target: I64, target_first: int, tokens: int) -> tuple[int, ...]:
         """CRC of what was sent, one for each layer and part."""
