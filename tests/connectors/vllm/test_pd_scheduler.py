@@ -20,16 +20,12 @@ class Asked:
     """What is read of a vLLM request."""
 
     request_id: str
-    tokens: int
+    num_prompt_tokens: int
     kv_transfer_params: dict[str, Any] | None = None
     prompt_token_ids: Sequence[int] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.prompt_token_ids = list(range(self.tokens))
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        return self.tokens
+        self.prompt_token_ids = list(range(self.num_prompt_tokens))
 
 
 def decode_request(name: str = "d", tokens: int = 100, **changes: Any) -> Asked:

@@ -243,8 +243,9 @@ def test_a_killed_decode_worker_frees_the_prefill_blocks() -> None:
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
         os.kill(child.pid, signal.SIGSTOP)
-        assert inbox.released("t").code == "unreachable"
-        assert inbox.released("u").code == "unreachable"
+        # Its session's lease and its transfers' end at about the same time.
+        assert inbox.released("t").code in ("unreachable", "deadline_exceeded")
+        assert inbox.released("u").code in ("unreachable", "deadline_exceeded")
     finally:
         child.kill()
         child.communicate()
