@@ -78,6 +78,8 @@ def store(
             if context.now() >= full_until:
                 break
             yield Pause(0.01)
+    if not todo and not unsure:
+        return [item.result for item in items if item.result is not None]
     for i, item in enumerate(items):
         if item.result is None:
             item.result = ran_out(context.state, options, why.get(i))

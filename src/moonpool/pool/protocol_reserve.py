@@ -153,7 +153,8 @@ def reservation(
     if not isinstance(reply, m.Reserved):
         return MasterLost(f"unexpected answer {reply!r}", refused=True)
     context.reserved = reply
-    if not (yield from learn_topology(context, reply.topology_version)):
+    known = reply.topology_version == context.state.topology_version
+    if not known and not (yield from learn_topology(context, reply.topology_version)):
         return MasterLost("the master went away")
     context.state.term = reply.term
     return reply

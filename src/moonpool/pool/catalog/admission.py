@@ -160,8 +160,7 @@ class Admission:
         rows, parents = made
         store.segments[chosen[0]].promise(total, n)
         targets = np.full((n, 1), chosen[0], np.uint16)
-        fresh = np.zeros(n, np.bool_)
-        attempts = self._record(put, rows, put.sizes, targets, parents, fresh, now)
+        attempts = self._record(put, rows, put.sizes, targets, parents, None, now)
         self._mark_whole(put, first, chosen[0], total)
         return Admitted(np.zeros(n, np.uint8), rows, attempts, targets, [])
 
@@ -291,8 +290,9 @@ class Admission:
                 wanted=put.replicas,
                 pin=put.pin,
             )
+        column = replacing if mixed else None
         return self._record(
-            *(put, mine, put.sizes[granted], targets[granted], parents[granted], replacing, now)
+            *(put, mine, put.sizes[granted], targets[granted], parents[granted], column, now)
         )
 
     def _record(
@@ -302,15 +302,15 @@ class Admission:
         sizes: U64,
         segments: U16,
         parents: I32,
-        replacing: Bool,
+        replacing: Bool | None,
         now: float,
     ) -> U64:
-        """The same without the rows: they say it already."""
+        """The same without the rows: they say it already. `replacing` None: none of them does."""
         store, first, n = self._rows, self.next_sequence, rows.size
         self.next_sequence += n
         if put.expiry_ms:
             store.may_expire = True
-        mixed = bool(replacing.any())
+        mixed = replacing is not None
         self._reservations.add(
             Batch(
                 first=first,
@@ -321,7 +321,7 @@ class Admission:
                 segments=segments,
                 parents=parents,
                 parent_keys=self._keys(parents) if mixed else [],
-                replacing=replacing,
+                replacing=np.zeros(n, np.bool_) if replacing is None else replacing,
                 open=np.ones(n, np.bool_),
                 open_count=n,
                 min_replicas=put.min_replicas,

@@ -10,7 +10,7 @@ from moonpool.pool.catalog.reservations import Batch, Reservations
 from moonpool.pool.catalog.rows import Rows
 
 
-class CommitRequest(msgspec.Struct, frozen=True):
+class CommitRequest(msgspec.Struct, frozen=True, gc=False):
     """m attempts in chain order and their sealed replicas, flattened: `counts` u8[m], the other
     replica columns one entry per replica."""
 

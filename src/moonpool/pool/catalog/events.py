@@ -15,7 +15,7 @@ from moonpool.pool.catalog.base import I32, U32, U64
 from moonpool.pool.messages import Event
 
 
-class _Record(msgspec.Struct, frozen=True):
+class _Record(msgspec.Struct, frozen=True, gc=False):
     first: int
     count: int
     kind: str

@@ -19,7 +19,7 @@ from moonpool.pool.catalog.base import I32, U16, U32, U64, Bool, Index
 PARENT_GONE = -2
 
 
-class PutRequest(msgspec.Struct, frozen=True):
+class PutRequest(msgspec.Struct, frozen=True, gc=False):
     """One reserve call, validated columns: n keys in one blob, `sizes` u64[n], `parent_of` i32[n]
     (index of an earlier key, -1 none, -2-j outside parent j)."""
 
@@ -41,7 +41,7 @@ class PutRequest(msgspec.Struct, frozen=True):
     host_id: str = ""
 
 
-class Batch(msgspec.Struct):
+class Batch(msgspec.Struct, gc=False):
     """Columns of the granted keys of one reserve call, `g` of them, in attempt order."""
 
     first: int
