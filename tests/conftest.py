@@ -12,3 +12,4 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--seeds", type=int, default=300, help="seeds a seeded simulation runs (make soak: 10000)"
     )
     parser.addoption("--seed", type=int, default=1, help="the one seed that `-k one_seed` replays")
+    parser.addoption("--engines", action="store_true", help="run tests/engines (make test-engines)")

@@ -8,9 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, ClassVar, TypeVar
+
+from tests.faults.pool_rig import MIB, Rig, running
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120.0
@@ -28,6 +31,21 @@ ENVIRONMENT = {
     "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "PYTHONHASHSEED": "0",
+}
+# Larger than the model's default, so that blocks are of some size; small beside a real one.
+MODEL_CHANGES: dict[str, Any] = {
+    "hidden_size": 256,
+    "head_dim": 64,
+    "max_position_embeddings": 4096,
+}
+# Prompts of several hundred tokens are prefilled in chunks; the caches are small, so that they are
+# reused.
+ENGINE: dict[str, Any] = {
+    "block_size": 32,
+    "max_model_len": 2048,
+    "max_num_batched_tokens": 256,
+    "max_num_seqs": 8,
+    "num_gpu_blocks_override": 160,
 }
 
 
@@ -57,6 +75,10 @@ class EngineProcess:
         self._tell(arguments)
         self._ready: dict[str, Any] | None = None
 
+    @property
+    def version(self) -> str:
+        return self._ready["version"] if self._ready else ""
+
     def ready(self) -> dict[str, Any]:
         """Its version and the time it took to start."""
         if self._ready is None:
@@ -75,6 +97,8 @@ class EngineProcess:
         return answers
 
     def counters(self) -> dict[str, float]:
+        """Ours, those of the last request included: vLLM takes them up with its next step."""
+        self.generate([7] * 9, max_tokens=2)
         found: dict[str, float] = self.call("counters")
         return found
 
@@ -110,6 +134,72 @@ class EngineProcess:
         assert line, f"the engine ended: {self.log()[-4000:]}"
         words: dict[str, Any] = json.loads(line)
         return words
+
+
+class Engines:
+    """Engines by name over one model and one pool; `start` does not wait, so two start at once."""
+
+    versions: ClassVar[set[str]] = set()
+
+    def __init__(self, model: Path, master: str, logs: Path) -> None:
+        self._model = model
+        self._master = master
+        self._logs = logs
+        self._engines: dict[str, EngineProcess] = {}
+
+    def start(
+        self,
+        name: str,
+        *,
+        connector: bool = True,
+        model: Path | None = None,
+        master: str | None = None,
+        role: str = "kv_both",
+        environment: dict[str, str] | None = None,
+        extra: dict[str, Any] | None = None,
+        **arguments: Any,
+    ) -> EngineProcess:
+        """The engine called `name`; the arguments count when it is first asked for."""
+        if name not in self._engines:
+            options = {**ENGINE, **arguments, "model": str(model or self._model)}
+            if connector:
+                options["kv_transfer_config"] = moonpool_transfer(
+                    master or self._master, role, **(extra or {})
+                )
+            log = self._logs / f"{name}.log"
+            self._engines[name] = EngineProcess(log, options, **(environment or {}))
+        return self._engines[name]
+
+    def end(self, name: str) -> None:
+        engine = self._engines.pop(name)
+        self._note(engine)
+        engine.end()
+
+    def __enter__(self) -> Engines:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for name in list(self._engines):
+            self.end(name)
+
+    def _note(self, engine: EngineProcess) -> None:
+        if engine.version:
+            Engines.versions.add(engine.version)
+
+    @classmethod
+    def summary(cls) -> list[str]:
+        """For the end of the run: which vLLM, and how often it was started."""
+        if not EngineProcess.started:
+            return []
+        versions = ", ".join(sorted(cls.versions))
+        return [f"vLLM {versions}: {EngineProcess.started} engine starts"]
+
+
+@contextmanager
+def running_pool(**settings: Any) -> Iterator[Rig]:
+    """One node, because a batch lies on one: whoever stops it stops the loads."""
+    with running(nodes=1, memory=64 * MIB, nodes_expected=1, **settings) as rig:
+        yield rig
 
 
 def moonpool_transfer(master: str, role: str = "kv_both", **extra: Any) -> dict[str, Any]:

@@ -39,10 +39,17 @@ _NULL_BLOCK = 0  # vLLM's placeholder where a sliding window has passed
 class EngineRequest(Protocol):
     """What is read of a vLLM request."""
 
-    request_id: str
-    num_tokens: int
-    num_prompt_tokens: int
-    block_hashes: Sequence[bytes]
+    @property
+    def request_id(self) -> str: ...
+
+    @property
+    def num_tokens(self) -> int: ...
+
+    @property
+    def num_prompt_tokens(self) -> int: ...
+
+    @property
+    def block_hashes(self) -> Sequence[bytes]: ...
 
 
 class GroupShape(msgspec.Struct, frozen=True):
@@ -121,7 +128,7 @@ class PoolScheduler:
             self._counters.add("lookups_skipped", reason="short")
             return 0, False
         if now - track.asked_at > _MEMO_S:
-            self._ask(track, limit, now)
+            self._ask(track, now)
         hit = min(limit, self._good_tokens(track, now)) - computed
         if hit <= 0:
             return 0, False
@@ -214,21 +221,21 @@ class PoolScheduler:
         hashed = len(request.block_hashes) * self._hash_tokens
         return min(hashed, request.num_tokens - 1) // self._align * self._align
 
-    def _ask(self, track: Track, limit: int, now: float) -> None:
+    def _ask(self, track: Track, now: float) -> None:
         """How many leading blocks of each group the pool has, on all shards."""
         spaces, hashes = self._spaces, track.request.block_hashes
         shards = spaces.shards()
         keys: list[bytes] = []
         counts = []
         for at, group in enumerate(self._groups):
-            count = limit // group.block_size
-            digests = block_digests(hashes, group.hashes_per_block)[:count]
-            counts.append(count)
+            digests = block_digests(hashes, group.hashes_per_block)
+            counts.append(len(digests))
             for shard in shards:
                 keys += spaces.keys(at, shard, track.namespace, digests)
-        found = self._lookup(keys)
+        found = self._lookup(keys) if keys else []
         track.asked_at, track.asked = now, True
-        self._counters.add("lookup_tokens", max(0, limit - track.computed))
+        wanted = self._limit(track.request) - track.computed
+        self._counters.add("lookup_tokens", max(0, wanted))
         if found is None:
             track.known = [0] * len(self._groups)
             return
@@ -265,9 +272,9 @@ class PoolScheduler:
         request = track.request
         if not self._options.save_decode:
             computed = min(computed, request.num_prompt_tokens)
-        if not track.asked and self._limit(request):
+        if not track.asked:
             # All of the prompt was vLLM's own, so nobody asked; most often the pool has it too.
-            self._ask(track, self._limit(request), now)
+            self._ask(track, now)
         runs, parents = [], []
         block_ids: Sequence[Sequence[int]] | None = None
         for at, group in enumerate(self._groups):

@@ -1,0 +1,37 @@
+"""What `make test-engines` promises, held without running it."""
+
+import re
+import tomllib
+
+from moonpool.connectors.vllm.versions import SUPPORTED
+from tests.engines.skips import EXPECTED
+from tests.tree import ROOT
+
+REQUIREMENTS = (ROOT / "tests/engines/requirements.txt").read_text(encoding="utf-8")
+
+
+def test_everything_is_pinned_and_vllm_is_the_supported_one() -> None:
+    lines = [line for line in REQUIREMENTS.splitlines() if line and not line.startswith("#")]
+    assert [line for line in lines if not re.fullmatch(r"[\w.\-]+==\S+", line)] == []
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (version,) = re.findall(r"^VLLM := (\d+\.\d+)\.\d+$", makefile, re.MULTILINE)
+    assert version in SUPPORTED
+
+
+def test_what_breaks_vllm_on_a_cpu_is_not_installed() -> None:
+    assert not re.search(r"^(torchvision|torchaudio|torchcodec|triton)==", REQUIREMENTS, re.M)
+
+
+def test_the_package_does_not_need_the_engine() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = sum(project["optional-dependencies"].values(), [])
+    assert not [line for line in project["dependencies"] + extras if "vllm" in line]
+
+
+def test_ci_runs_it() -> None:
+    assert "make test-engines" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+
+
+def test_expected_skips_have_reasons() -> None:
+    """None for now: whoever adds one changes this line and says why in the list."""
+    assert EXPECTED == {}

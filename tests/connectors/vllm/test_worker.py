@@ -1,0 +1,321 @@
+"""Loads and saves of real caches through a real pool, and what becomes of those that fail."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from moonpool.connectors.vllm.counters import Counters
+from moonpool.connectors.vllm.link import PoolLink
+from moonpool.connectors.vllm.loader import Loader
+from moonpool.connectors.vllm.metadata import LoadJob, Namespace, SaveJob, StepPlan
+from moonpool.connectors.vllm.saver import Saver
+from moonpool.connectors.vllm.worker import PoolWorker
+from moonpool.pool.pool import Pool
+from tests.connectors.vllm.engine_shapes import (
+    BLOCK,
+    LOG,
+    caches,
+    chain,
+    keys_of,
+    layouts,
+    linked,
+    run,
+)
+
+NOWHERE = Namespace()
+
+
+class Engine:
+    """One worker with caches of its own."""
+
+    def __init__(self, link: PoolLink, seed: int, save_buffer: int = 64 << 20) -> None:
+        self.caches = caches(seed)
+        self.counters = Counters()
+        both = layouts(self.caches)
+        self.loader = Loader(
+            both,
+            keys_of,
+            link,
+            self.counters,
+            buffer_bytes=16 << 20,
+            threads=2,
+            timeout_s=10.0,
+            log=LOG,
+        )
+        self.saver = Saver(
+            both,
+            keys_of,
+            link,
+            self.counters,
+            buffer_bytes=save_buffer,
+            timeout_s=10.0,
+            replicas=1,
+            log=LOG,
+        )
+        self.worker = PoolWorker(both, self.loader, self.saver, self.counters, [BLOCK])
+
+    def step(self, plan: StepPlan, *, call_layers: bool = True) -> None:
+        """As vLLM's model runner goes through one."""
+        self.worker.bind(plan)
+        if plan.synchronous:
+            self.worker.start_loads()
+        for name in self.caches:
+            self.worker.wait_for_layer(name)
+            if call_layers:
+                self.worker.layer_done(name)
+        if not plan.synchronous:
+            self.worker.start_loads()
+        self.worker.wait_for_saves()
+
+    def store(self, name: str, block_ids: list[int], **options: bool) -> None:
+        job = SaveJob(f"save-{name}", NOWHERE, [run(name, block_ids)], [None])
+        self.step(StepPlan([], [job]), **options)
+
+    def receive(self) -> tuple[set[str], set[int]]:
+        """What vLLM hears once all loads are over."""
+        finished, bad = set[str](), set[int]()
+        patience = threading.Event()
+        for _ in range(3000):
+            received = self.worker.received(set())
+            finished |= received.finished
+            bad |= received.bad_blocks
+            if not self.worker.loading:
+                return finished, bad
+            patience.wait(0.01)
+        raise AssertionError("loads never ended")
+
+    def blocks(self, block_ids: list[int]) -> torch.Tensor:
+        return torch.stack([cache[block_ids] for cache in self.caches.values()])
+
+    def close(self) -> None:
+        self.worker.close()
+
+
+def load(name: str, block_ids: list[int], first: int = 0) -> LoadJob:
+    return LoadJob(f"load-{name}", NOWHERE, [run(name, block_ids, first)])
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    with Pool.local("32MiB") as pool:
+        yield pool
+
+
+@pytest.fixture
+def one(pool: Pool) -> Iterator[Engine]:
+    engine = Engine(linked(pool), seed=1)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def two(pool: Pool) -> Iterator[Engine]:
+    engine = Engine(linked(pool), seed=2)
+    yield engine
+    engine.close()
+
+
+def stored(pool: Pool, name: str, count: int) -> None:
+    """Wait until the first `count` blocks of a text are in the pool."""
+    patience = threading.Event()
+    keys = keys_of(0, NOWHERE, chain(name, count))
+    for _ in range(3000):
+        if all(pool.exists(keys)):
+            return
+        patience.wait(0.01)
+    raise AssertionError(f"{pool.exists(keys)}")
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_blocks_go_from_one_engine_to_another(
+    one: Engine, two: Engine, pool: Pool, synchronous: bool
+) -> None:
+    one.store("text", [3, 4, 9, 20])
+    stored(pool, "text", 4)
+    untouched = two.blocks([0, 1, 2, 4, 9, 20])
+    two.step(StepPlan([load("text", [7, 3, 30, 11])], [], synchronous))
+    finished, bad = two.receive()
+    assert finished == (set() if synchronous else {"load-text"}) and not bad
+    assert torch.equal(two.blocks([7, 3, 30, 11]), one.blocks([3, 4, 9, 20]))
+    assert torch.equal(two.blocks([0, 1, 2, 4, 9, 20]), untouched)
+    assert two.counters.take()["loaded_tokens"] == 4 * BLOCK
+
+
+def test_layers_that_vllm_did_not_call_for_are_stored_too(one: Engine, pool: Pool) -> None:
+    one.store("text", [3, 4], call_layers=False)
+    stored(pool, "text", 2)
+    (key,) = keys_of(0, NOWHERE, chain("text", 1))
+    expected = b"".join(
+        cache[3].view(torch.uint8).numpy().tobytes() for cache in one.caches.values()
+    )
+    assert pool.get(key) == expected
+
+
+def test_the_engine_may_reuse_its_blocks_after_the_step(one: Engine, pool: Pool) -> None:
+    """What is stored is what lay there in the step, whatever comes after."""
+    before = one.blocks([5, 6])
+    one.store("text", [5, 6])
+    for cache in one.caches.values():
+        cache.fill_(0)
+    stored(pool, "text", 2)
+    one.step(StepPlan([load("text", [1, 2])], [], synchronous=True))
+    assert torch.equal(one.blocks([1, 2]), before)
+
+
+def test_a_layer_is_read_when_it_is_done_and_not_before(one: Engine, pool: Pool) -> None:
+    job = SaveJob("r", NOWHERE, [run("text", [5])], [None])
+    one.worker.bind(StepPlan([], [job]))
+    for cache in one.caches.values():
+        cache[5] = 1.0
+    for name in one.caches:
+        one.worker.layer_done(name)
+    one.worker.wait_for_saves()
+    stored(pool, "text", 1)
+    one.step(StepPlan([load("text", [1])], [], synchronous=True))
+    assert (one.blocks([1]) == 1.0).all()
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_a_block_that_is_missing_is_reported_and_no_other(
+    one: Engine, two: Engine, pool: Pool, synchronous: bool
+) -> None:
+    one.store("text", [3, 4, 5])
+    stored(pool, "text", 3)
+    gone = chain("text", 3)[1]
+    pool.remove(keys_of(0, NOWHERE, [gone]))
+    before = two.blocks([8])
+    two.step(StepPlan([load("text", [7, 8, 9])], [], synchronous))
+    finished, bad = two.receive()
+    assert bad == {8} and finished == (set() if synchronous else {"load-text"})
+    assert torch.equal(two.blocks([8]), before), "not written"
+    assert torch.equal(two.blocks([7, 9]), one.blocks([3, 5]))
+    report = two.worker.report()
+    assert report is not None and report.failed == ((0, gone),)
+    assert two.worker.report() is None, "told once"
+    assert two.counters.take()["load_failed_blocks/absent"] == 1
+
+
+def test_what_was_computed_on_a_block_that_failed_is_not_stored(
+    one: Engine, two: Engine, pool: Pool
+) -> None:
+    """Nor what plans compute that were made before the scheduler heard of it."""
+    save = SaveJob("r", NOWHERE, [run("next", [9])], [None])
+    two.step(StepPlan([load("absent", [7])], [save], synchronous=True))
+    two.step(StepPlan([], [save], failures_known=0))
+    report = two.worker.report()
+    assert report is not None and report.failures == 1
+    assert two.counters.take()["save_dropped_blocks/failed_load"] == 2
+    two.step(StepPlan([], [save], failures_known=1))
+    stored(pool, "next", 1)
+
+
+def test_an_asynchronous_load_that_failed_does_not_stop_others_from_storing(
+    two: Engine, pool: Pool
+) -> None:
+    save = SaveJob("r", NOWHERE, [run("next", [9])], [None])
+    two.step(StepPlan([load("absent", [7])], [save]))
+    assert two.receive() == ({"load-absent"}, {7})
+    stored(pool, "next", 1)
+
+
+def test_a_corrupt_block_is_not_written_into_the_engine(
+    one: Engine, two: Engine, pool: Pool
+) -> None:
+    import ctypes
+
+    import numpy as np
+
+    one.store("text", [3, 4])
+    stored(pool, "text", 2)
+    with pool.view(keys_of(0, NOWHERE, chain("text", 1))[0]) as data:
+        address = np.frombuffer(data, np.uint8).ctypes.data  # type: ignore[arg-type]
+        ctypes.c_uint8.from_address(address + 77).value ^= 1
+    before = two.blocks([7])
+    two.step(StepPlan([load("text", [7, 8])], [], synchronous=True))
+    assert two.receive()[1] == {7}
+    assert torch.equal(two.blocks([7]), before)
+    assert two.counters.take()["load_failed_blocks/corrupt"] == 1
+
+
+def test_an_object_of_another_size_is_no_block(two: Engine, pool: Pool) -> None:
+    pool.put(keys_of(0, NOWHERE, chain("text", 1))[0], b"too small")
+    two.step(StepPlan([load("text", [7])], [], synchronous=True))
+    assert two.receive()[1] == {7}
+
+
+def test_blocks_after_a_parent_that_is_gone_are_orphans(one: Engine, pool: Pool) -> None:
+    job = SaveJob("r", NOWHERE, [run("text", [5, 6], first=3)], [chain("text", 3)[2]])
+    one.step(StepPlan([], [job]))
+    one.saver.close()
+    report = one.worker.report()
+    assert report is not None and report.orphans == ("r",) and report.stored == ()
+    assert one.counters.take()["save_dropped_blocks/orphan"] == 2
+
+
+def test_what_is_stored_is_told(one: Engine, two: Engine, pool: Pool) -> None:
+    one.store("text", [5, 6])
+    one.saver.close()
+    report = one.worker.report()
+    assert report is not None and report.stored == tuple(chain("text", 2))
+    two.store("text", [1, 2])
+    two.saver.close()
+    counted = two.counters.take()
+    assert counted["save_existing_blocks"] == 2 and "saved_blocks" not in counted
+
+
+def test_a_request_that_ended_is_still_reported_once(two: Engine) -> None:
+    two.step(StepPlan([load("absent", [7, 8])], []))
+    two.worker.received({"load-absent", "another"})
+    two.receive()
+    assert two.receive() == (set(), set())
+    assert two.worker.received({"load-absent"}).finished == set()
+
+
+def test_without_a_pool_loads_fail_at_once_and_nothing_is_stored() -> None:
+    def away() -> Pool:
+        from moonpool.core.errors import Unreachable
+
+        raise Unreachable("nobody there")
+
+    link = PoolLink(away, where="x", retry_s=0.01, retry_max_s=0.01, log=LOG)
+    link.start()
+    engine = Engine(link, seed=1)
+    engine.store("text", [1, 2])
+    engine.step(StepPlan([load("text", [3, 4])], []))
+    assert engine.receive() == ({"load-text"}, {3, 4})
+    counted = engine.counters.take()
+    assert counted["save_dropped_blocks/away"] == 2 and counted["load_failed_blocks/away"] == 2
+    engine.close()
+    link.close()
+
+
+def test_a_full_buffer_drops_the_tail(pool: Pool) -> None:
+    """One slab at a time; the pieces after it find none, and the engine goes on."""
+    engine = Engine(linked(pool), seed=1, save_buffer=1 << 20)
+    jobs = [SaveJob(name, NOWHERE, [run(name, [1, 2])], [None]) for name in ("a", "b", "c")]
+    engine.step(StepPlan([], jobs))
+    stored(pool, "a", 2)
+    assert engine.counters.take()["save_dropped_blocks/buffer"] == 4
+    engine.close()
+
+
+def test_long_loads_go_in_waves(one: Engine, two: Engine, pool: Pool) -> None:
+    """More blocks than a slab takes, in both orders of filling."""
+    everything = list(range(40))
+    for engine in (one, two):
+        for slabs in (engine.loader._slabs, engine.saver._slabs):
+            slabs.slab_bytes, slabs.limit = engine.loader._layouts[0].object_bytes * 7, 9
+    one.store("text", everything)
+    stored(pool, "text", 40)
+    for synchronous in (True, False):
+        for cache in two.caches.values():
+            cache.fill_(0)
+        two.step(StepPlan([load("text", everything[::-1])], [], synchronous))
+        assert two.receive()[1] == set()
+        assert torch.equal(two.blocks(everything[::-1]), one.blocks(everything))
+    for engine in (one, two):
+        assert engine.loader._slabs.in_use == 0, "a slab was not given back"
