@@ -1,7 +1,7 @@
 """The connector's way to the pool: opened in the background, left alone while it does not answer.
 
 Nothing here blocks an engine: `pool()` answers at once, with None while there is no pool. An outage
-is logged once when it begins and once when it is over.
+is logged once by a process when it begins and once when it is over, however many links it has.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import ClassVar
 
 from moonpool.core.clock import Clock, SystemClock
 from moonpool.core.errors import BadInput, MoonpoolError
@@ -18,6 +19,8 @@ from moonpool.pool.pool import Pool
 class PoolLink:
     """`open_pool` makes a client, or raises. After `failed` the pool is None for `retry_s`, then
     for twice as long and so on up to `retry_max_s`; `answered` ends that."""
+
+    _told: ClassVar[set[str]] = set()  # addresses whose outage this process has logged
 
     def __init__(
         self,
@@ -63,7 +66,8 @@ class PoolLink:
         with self._lock:
             over, self._outage = self._outage, False
             self._wait_s, self._away_until = self._retry_s, 0.0
-        if over:
+        if over and self._where in self._told:
+            self._told.discard(self._where)
             self._log.info("Moonpool: the pool at %s answers again", self._where)
 
     def failed(self, why: object) -> None:
@@ -71,12 +75,14 @@ class PoolLink:
             first, self._outage = not self._outage, True
             self._away_until = self._clock.monotonic() + self._wait_s
             self._wait_s = min(2 * self._wait_s, self._retry_max_s)
-        if first:
+        if first and self._where not in self._told:
+            self._told.add(self._where)
             self._say(why)
 
     def close(self) -> None:
         self._closing.set()
         self._thread.join(self._retry_max_s)
+        self._told.discard(self._where)
         with self._lock:
             pool, self._pool = self._pool, None
         if pool is not None:
