@@ -168,6 +168,7 @@ def test_a_client_that_leaves_frees_its_pages(client: openai.OpenAI, running: Ru
         (400, None, "prompt", {"prompt": ""}),
         (400, None, None, {"prompt": [5, 100_000]}),
         (400, "context_length_exceeded", "prompt", {"prompt": "x" * 2048}),
+        (400, "context_length_exceeded", "prompt", {"prompt": "x" * 100_000}),
         (400, "context_length_exceeded", "max_tokens", {"prompt": "x" * 2000, "max_tokens": 100}),
     ],
 )

@@ -148,5 +148,5 @@ def test_a_gguf_tokenizer_that_would_be_guessed_is_refused(changes: dict[str, An
 def test_a_file_that_is_no_gguf_is_named(tmp_path: Path) -> None:
     file = tmp_path / "x.gguf"
     file.write_bytes(b"not a model")
-    with pytest.raises(BadInput, match="x.gguf is no GGUF file"):
+    with pytest.raises(BadInput, match="x.gguf cannot be read: .*no GGUF file"):
         load_tokenizer(file)

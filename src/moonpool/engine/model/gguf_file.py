@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from moonpool.core.errors import BadModel, missing_extra
+from moonpool.engine.gguf_metadata import TensorPlace, read_head
 from moonpool.engine.model.config import ModelConfig, from_gguf
 
 if TYPE_CHECKING:
@@ -32,24 +37,18 @@ _INSIDE: Final = {
 def read_gguf(file: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
     """Weights in bfloat16, which is more than any quantised file holds. Raises BadModel."""
     try:
-        import gguf
+        import gguf  # noqa: F401
     except ImportError:
         raise missing_extra("reading GGUF files", "engine") from None
     if not file.is_file():
         raise BadModel(f"there is no file {file}")
-    try:
-        reader = gguf.GGUFReader(str(file))
-        metadata = {name: field.contents() for name, field in reader.fields.items()}
-        tensors = {tensor.name: tensor for tensor in reader.tensors}
-    except (ValueError, KeyError, IndexError, OSError, TypeError) as error:
-        raise BadModel(
-            f"{file} cannot be read: {error}; it is cut off or no GGUF file, download it again"
-        ) from None
-    config = from_gguf(metadata, frozenset(tensors), str(file))
+    head = read_head(file)
+    config = from_gguf(head.metadata, frozenset(head.tensors), str(file))
+    data = np.memmap(file, np.uint8, mode="r")
     weights: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
+    for name, place in head.tensors.items():
         known = _hugging_face_name(name, file)
-        weights[known] = _expanded(tensor, _turning_heads(known, config), file)
+        weights[known] = _expanded(data, name, place, _turning_heads(known, config), file)
     return config, weights
 
 
@@ -69,16 +68,28 @@ def _turning_heads(name: str, config: ModelConfig) -> int:
     return config.kv_heads if name.endswith("self_attn.k_proj.weight") else 0
 
 
-def _expanded(tensor: Any, heads: int, file: Path) -> Tensor:
+def _expanded(
+    data: npt.NDArray[np.uint8], name: str, place: TensorPlace, heads: int, file: Path
+) -> Tensor:
     import gguf
-    import numpy as np
     import torch
 
     try:
-        values = gguf.dequantize(tensor.data, tensor.tensor_type)
+        kind = gguf.GGMLQuantizationType(place.kind)
+        shape = gguf.quant_shape_to_byte_shape(place.shape, kind)
+    except ValueError as error:
+        raise BadModel(f"{file}: {name} has an unknown type or shape: {error}") from None
+    end = place.offset + math.prod(shape)
+    if end > len(data):
+        raise BadModel(
+            f"{file} cannot be read: {name} ends at byte {end} of {len(data)}; it is cut off, "
+            "download it again"
+        )
+    try:
+        values = gguf.dequantize(data[place.offset : end].reshape(shape), kind)
     except (NotImplementedError, ValueError) as error:
         raise BadModel(
-            f"{file}: {tensor.name} is {tensor.tensor_type.name}, which cannot be expanded: {error}"
+            f"{file}: {name} is {kind.name}, which cannot be expanded: {error}"
         ) from None
     whole = torch.from_numpy(np.array(values, np.float32))
     if heads:  # pairs (0, 1), (2, 3), ... to halves (0, n/2), (1, n/2 + 1), ...

@@ -7,11 +7,12 @@ It checks what clients send, turns text into tokens and steps into answers. It k
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import math
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
@@ -35,6 +36,8 @@ from moonpool.engine.server.requests import (
 from moonpool.engine.tokenizer import Tokenizer
 
 COMPLETION_TOKENS_DEFAULT: Final = 16  # OpenAI's
+ASIDE_CHARACTERS: Final = 32_768
+"""Some ten milliseconds of tokenizing."""
 _ROUTES: Final = {
     "/v1/completions": "POST",
     "/v1/chat/completions": "POST",
@@ -118,7 +121,10 @@ class Application:
         request = read_request(await exchange.body(), CompletionRequest)
         self._check_model(request)
         prompt = request.one_prompt()
-        tokens = self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        if isinstance(prompt, str):
+            tokens = await _aside(len(prompt), lambda: self._tokenizer.encode(prompt))
+        else:
+            tokens = prompt
         most = request.max_tokens or min(
             COMPLETION_TOKENS_DEFAULT, max(1, self._engine.context_tokens - len(tokens))
         )
@@ -129,7 +135,8 @@ class Application:
         self._check_model(request)
         messages = [Message.as_template_sees_it(m, i) for i, m in enumerate(request.messages)]
         try:
-            tokens = self._tokenizer.encode_chat(messages)
+            size = sum(len(message["content"]) for message in messages)
+            tokens = await _aside(size, lambda: self._tokenizer.encode_chat(messages))
         except BadInput as error:
             raise BadRequest(str(error), "messages") from None
         most = request.max_completion_tokens or request.max_tokens
@@ -264,6 +271,11 @@ class Application:
                 "prompt" if prompt_tokens >= context else "max_tokens",
                 "context_length_exceeded",
             )
+
+
+async def _aside(characters: int, encode: Callable[[], list[int]]) -> list[int]:
+    """Long texts are tokenized in a thread: meanwhile other answers go on."""
+    return await asyncio.to_thread(encode) if characters > ASIDE_CHARACTERS else encode()
 
 
 def _usage(generation: Generation) -> answers.Record:
