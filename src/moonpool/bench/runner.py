@@ -32,6 +32,7 @@ BENCHES: Final = {
     "exists": "moonpool.bench.exists",
     "memory": "moonpool.bench.memory",
     "radix": "moonpool.bench.radix",
+    "proxy": "moonpool.bench.proxy",
 }
 
 

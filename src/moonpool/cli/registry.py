@@ -15,6 +15,8 @@ COMMANDS: dict[str, str] = {
     "master": "run the process that decides placement",
     "node": "lend this machine's memory to a pool",
     "engine": "serve a model over HTTP as OpenAI does",
+    "router": "send each request to the worker that holds most of its prefix",
+    "route": "ask a router where a prompt would go, and why",
     "put": "store a file as an object",
     "get": "read an object",
     "exists": "ask whether keys are stored",

@@ -7,6 +7,7 @@ MoonpoolError
 │   ├── BadDuration
 │   ├── BadTrace
 │   ├── BadModel
+│   ├── BadRequest
 │   └── BadConfig
 ├── PoolError
 │   ├── PoolFull
@@ -88,6 +89,14 @@ class BadTrace(BadInput):
 
 class BadModel(BadInput):
     """Weights or a model configuration that cannot be used; the message says what to do."""
+
+
+class BadRequest(BadInput):
+    """An HTTP request that cannot be served as it is; `status` is the answer's."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class BadConfig(BadInput):

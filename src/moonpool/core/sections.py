@@ -5,10 +5,12 @@ import re
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from moonpool.core.address import is_loopback, parse_address
+from moonpool.core.address import parse_address
 from moonpool.core.config import Schema, Section, setting
 from moonpool.core.engine_section import EngineConfig
 from moonpool.core.errors import BadConfig
+from moonpool.core.open_door import refuse_open_door
+from moonpool.core.router_section import RouterConfig
 from moonpool.core.serve_section import ServeConfig
 from moonpool.core.units import BYTES_MAX
 
@@ -34,15 +36,6 @@ def default_directory() -> Path:
 def _directory(text: str) -> Path:
     """`text` as given in a section, absolute because other processes are told it."""
     return Path(text).expanduser().absolute() if text else default_directory()
-
-
-def refuse_open_door(section: str, host: str, token: str) -> None:
-    """Decision D15: nothing listens beyond this machine without a token."""
-    if not token and not is_loopback(host):
-        raise BadConfig(
-            f"{section}.host = {host!r} is reachable from other machines but there is no token; "
-            "set MOONPOOL_TOKEN (a long random text, the same everywhere) or use 127.0.0.1"
-        )
 
 
 class MasterConfig(Section, frozen=True, kw_only=True):
@@ -372,4 +365,5 @@ SCHEMA = Schema(
     UpConfig,
     EngineConfig,
     ServeConfig,
+    RouterConfig,
 )

@@ -17,7 +17,8 @@ from moonpool.core.errors import (
     Unreachable,
     did_you_mean,
 )
-from moonpool.core.sections import TransferConfig, refuse_open_door
+from moonpool.core.open_door import refuse_open_door
+from moonpool.core.sections import TransferConfig
 from moonpool.transfer.base import OpState, Transfer, Transport
 from moonpool.transfer.copying import CopyRunner
 from moonpool.transfer.explain import TRANSPORTS, Choice, explain, reasons

@@ -1,0 +1,1 @@
+"""Where workers are found: one file per place, all giving whole lists."""

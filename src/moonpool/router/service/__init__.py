@@ -1,0 +1,1 @@
+"""The router as a process: a proxy, a brain over HTTP, and what keeps both informed."""

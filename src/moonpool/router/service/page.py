@@ -1,0 +1,121 @@
+"""What the router shows: its workers for people, its figures for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from moonpool.router.service.counters import Histogram, Sample, exposition
+from moonpool.router.service.desk import Desk, Seat
+
+if TYPE_CHECKING:
+    from moonpool.router.service.relay import Relay
+
+Family = tuple[str, str, str, list[Sample]]
+
+
+def workers_page(desk: Desk) -> list[dict[str, Any]]:
+    """Every worker with its condition and load."""
+    return [_worker(desk, seat) for seat in desk.seats.values()]
+
+
+def metrics_page(desk: Desk, relay: Relay) -> str:
+    return exposition(_families(desk, relay))
+
+
+def _worker(desk: Desk, seat: Seat) -> dict[str, Any]:
+    worker, load = seat.worker, _load(desk, seat)
+    member = desk.brain.fleet.members.get(seat.id)
+    return {
+        "instance_id": worker.id,
+        "url": worker.url,
+        "role": worker.role,
+        "model": worker.model,
+        "block_size": desk.brain.fleet.block_size(member) if member else worker.block_size,
+        "context": worker.context_tokens_max,
+        "transfer": worker.transfer,
+        "labels": worker.labels,
+        "condition": str(seat.health.condition),
+        "why": seat.health.why,
+        "source": seat.source,
+        "running": seat.running,
+        "event_batches": member.events if member else 0,
+        "problems": list(member.problems.values()) if member else [],
+        **load,
+    }
+
+
+def _load(desk: Desk, seat: Seat) -> dict[str, float]:
+    member = desk.brain.fleet.members.get(seat.id)
+    places = member.places if member is not None else []
+    load = desk.brain.load
+    return {
+        "prefill_tokens": float(sum(load.prefill_tokens[place] for place in places)),
+        "decode_blocks": float(sum(load.decode_blocks[place] for place in places)),
+        "requests": float(sum(load.requests[place] for place in places)),
+    }
+
+
+def _families(desk: Desk, relay: Relay) -> Iterator[Family]:
+    counters, seats = desk.counters, list(desk.seats.values())
+    yield _family(
+        "requests_total",
+        "counter",
+        "Requests by worker and how they ended.",
+        [
+            ("", {"worker": worker, "outcome": outcome}, count)
+            for (worker, outcome), count in sorted(counters.requests.items())
+        ],
+    )
+    yield _family(
+        "refusals_total",
+        "counter",
+        "Requests answered by the router itself.",
+        [("", {"status": status}, count) for status, count in sorted(counters.refusals.items())],
+    )
+    yield _family(
+        "retries_total",
+        "counter",
+        "Attempts made again before the first byte.",
+        [("", {"why": why}, count) for why, count in sorted(counters.retries.items())],
+    )
+    for name, value, text in (
+        ("prefill_failures_total", counters.prefill_failures, "Prefill halves that failed."),
+        ("hits_checked_total", counters.hits_checked, "Answers that told their cached tokens."),
+        ("hit_tokens_predicted_total", counters.hits_predicted_tokens, "Predicted for these."),
+        ("hit_tokens_actual_total", counters.hits_actual_tokens, "Told by their workers."),
+        ("hit_tokens_error_total", counters.hits_error_tokens, "Sum of the differences."),
+    ):
+        yield _family(name, "counter", text, [("", {}, value)])
+    for name, histogram, text in (
+        ("decision_seconds", counters.decision_s, "Time of one decision."),
+        ("first_token_seconds", counters.first_token_s, "From whole request to first byte."),
+        ("hit_share", counters.hit_share, "Cached share of a prompt, as told by workers."),
+    ):
+        yield _histogram(name, histogram, text)
+    for name, value, text in (
+        ("running", len(relay.running), "Requests on their way."),
+        ("running_bytes", relay.bytes, "Of their bodies."),
+        ("index_blocks", len(desk.brain.index), "Distinct blocks in the index."),
+        ("workers_ready", sum(seat.ready for seat in seats), "Workers that take requests."),
+    ):
+        yield _family(name, "gauge", text, [("", {}, value)])
+    for key, text in (
+        ("prefill_tokens", "Booked and not yet prefilled."),
+        ("decode_blocks", "Blocks of running requests."),
+        ("requests", "Bookings."),
+    ):
+        samples: list[Sample] = [
+            ("", {"worker": seat.id}, _load(desk, seat)[key]) for seat in seats
+        ]
+        yield _family(f"worker_{key}", "gauge", text, samples)
+    ready: list[Sample] = [("", {"worker": seat.id}, float(seat.ready)) for seat in seats]
+    yield _family("worker_ready", "gauge", "1 if it takes requests.", ready)
+
+
+def _family(name: str, kind: str, text: str, samples: list[Sample]) -> Family:
+    return f"moonpool_router_{name}", kind, text, samples
+
+
+def _histogram(name: str, histogram: Histogram, text: str) -> Family:
+    return _family(name, "histogram", text, list(histogram.samples()))
