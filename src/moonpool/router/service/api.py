@@ -265,7 +265,7 @@ class Api:
         if asked.instance_id and asked.instance_id not in self._desk.seats:
             raise BadRequest(f"worker {asked.instance_id!r} is not registered", 404)
         route = RouteRequest(
-            model=asked.model or (self._desk.models() or [""])[0],
+            model=self._desk.model_of(asked.model),
             output_tokens=max(0, asked.output_tokens),
             namespace=asked.cache_salt or "",
             adapter=asked.lora_name or "",

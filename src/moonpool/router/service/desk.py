@@ -135,7 +135,7 @@ class Desk:
         Raises NoWorker, WorkersBusy, RequestTooLarge, and BadRequest for a model nobody serves.
         """
         request = RouteRequest(
-            model=self._model(ask.model),
+            model=self.model_of(ask.model),
             tokens=ask.tokens,
             output_tokens=ask.output_tokens,
             namespace=ask.namespace,
@@ -188,8 +188,11 @@ class Desk:
             if seat.health.look_at <= now:
                 yield seat
 
-    def _model(self, asked: str) -> str:
-        """The model a request means; with one model here a request need not name it."""
+    def model_of(self, asked: str) -> str:
+        """The model a request means; with one model here a request need not name it.
+
+        Raises BadRequest with 404 for one that nobody here serves.
+        """
         models = self.models()
         if not asked:
             return models[0] if len(models) == 1 else ""

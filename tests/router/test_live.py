@@ -1,0 +1,48 @@
+"""The router before two real engines of a tiny model: what it predicts is what they had."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from bench.router_live import BLOCK, SESSIONS, converse, engine, one_turn, routed, sessions
+
+from tests.engine.tiny import CONFIG, write_model
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
+VOCABULARY = range(10, 250)
+TOKEN_BYTES = (
+    2 * CONFIG["num_hidden_layers"] * CONFIG["num_key_value_heads"] * CONFIG["head_dim"] * 2
+)
+PAGES = SESSIONS // 2 * 19 + 4  # half of all sessions at their longest, and what is being answered
+
+
+async def test_hits_are_as_predicted_and_a_killed_engine_loses_nothing(tmp_path: Path) -> None:
+    model = str(await asyncio.to_thread(write_model, tmp_path / "model"))
+    kv_bytes = PAGES * BLOCK * TOKEN_BYTES
+    async with engine(model, kv_bytes) as a, engine(model, kv_bytes) as b:
+        async with routed([a, b], health_ms=100) as router:
+            found = await converse([router.url], VOCABULARY)
+            turns = [turn for session in found for turn in session.turns]
+            assert all(turn.whole for turn in turns) and len(turns) == 72
+            actual = sum(turn.cached_tokens for turn in turns)
+            counters = router.desk.counters
+            assert counters.hits_actual_tokens == actual
+            assert abs(counters.hits_predicted_tokens - actual) <= 0.02 * actual
+            # Every turn but the first of a session finds its context where it was.
+            assert actual >= 0.9 * sum(t.prompt_tokens for s in found for t in s.turns[1:])
+            served = [worker for worker, _ in counters.requests]
+            assert len(set(served)) == 2, "one engine got everything"
+
+            fresh = sessions(VOCABULARY, seed=9)
+            asked = [asyncio.ensure_future(one_turn(router.url, s, [11])) for s in fresh]
+            while not any(seat.running > 2 for seat in router.desk.seats.values()):
+                await asyncio.sleep(0.001)
+            begun = {id(s) for s in fresh if s.turns}
+            a.process.kill()
+            await asyncio.gather(*asked, return_exceptions=True)
+            cut = [s for s in fresh if s.turns and not s.turns[0].whole]
+            streaming = [s for s in cut if s.turns[0].first_token_s > 0]
+            assert len(cut) == len(streaming), "a request that had not begun to stream was lost"
+            assert all(s.turns for s in fresh) and len(begun) < len(fresh)
