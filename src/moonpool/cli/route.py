@@ -15,7 +15,7 @@ from moonpool.core.errors import BadInput
 EXAMPLES = (
     "moonpool route explain 'Once upon a time'                   # a router on this machine",
     "moonpool route explain --tokens 1,15,100 --router http://r:8000",
-    "moonpool route explain - < prompt.txt",
+    "moonpool route explain -                                    # the prompt comes on stdin",
 )
 _COLUMNS = ("worker", "rank", "cost", "hit tokens", "from pool", "prefilling", "blocks", "requests")
 _SCORE = (
