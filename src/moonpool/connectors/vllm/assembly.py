@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 from moonpool.connectors.vllm.config import ConnectorConfig
 from moonpool.connectors.vllm.counters import Counters
 from moonpool.connectors.vllm.events import Removed, Stored
-from moonpool.connectors.vllm.identity import EngineView, engine_view, namespace_of
+from moonpool.connectors.vllm.identity import (
+    EngineView,
+    engine_view,
+    namespace_of,
+    published_as_numbers,
+)
 from moonpool.connectors.vllm.keys import KeySpaces
 from moonpool.connectors.vllm.layout import group_layouts
 from moonpool.connectors.vllm.link import PoolLink
@@ -76,7 +81,10 @@ class SchedulerSide:
             ),
             namespace_of,
         )
-        self._events = PoolEvents(view, spaces, self._link) if view.events else None
+        self._events: PoolEvents | None = None
+        if view.events:
+            numbers = published_as_numbers()
+            self._events = PoolEvents(spaces, view.hash_tokens, self._link, as_numbers=numbers)
         _LOG.info("Moonpool: %s", view.text)
 
     def matched(self, request: Any, computed: int, now: float) -> tuple[int, bool]:

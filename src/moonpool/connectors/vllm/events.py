@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 MEDIUM = "STORAGE"
 """vLLM knows GPU, CPU and STORAGE; the pool is shared and outside of the engine."""
-_BLOCKS_MAX = 262_144
+BLOCKS_MAX = 262_144
 
 Hash = int | bytes
 
@@ -92,7 +92,7 @@ class EventBook:
         _bound(self._told)
 
     def removed(self, digests: Iterable[bytes]) -> None:
-        """The pool dropped these; only those that were told of matter."""
+        """The pool does not have these; only those that were told of matter."""
         hashes = [told for digest in digests if (told := self._told.pop(digest, None)) is not None]
         if hashes:
             self._events.append(Removed(tuple(hashes)))
@@ -114,5 +114,5 @@ class EventBook:
 
 
 def _bound(book: OrderedDict[bytes, Any]) -> None:
-    while len(book) > _BLOCKS_MAX:
+    while len(book) > BLOCKS_MAX:
         book.popitem(last=False)

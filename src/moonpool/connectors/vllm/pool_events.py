@@ -6,40 +6,45 @@ One thread that waits at the master; the scheduler's thread takes what it brings
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from moonpool.connectors.vllm.events import EventBook, Removed, Stored, published
-from moonpool.connectors.vllm.identity import EngineView, published_as_numbers
+from moonpool.connectors.vllm.events import BLOCKS_MAX, EventBook, Removed, Stored, published
 from moonpool.connectors.vllm.keys import KeySpaces, Shard, block_digests
 from moonpool.connectors.vllm.link import PoolLink
 from moonpool.connectors.vllm.metadata import SaveJob
-from moonpool.core.errors import BadKey, MoonpoolError
+from moonpool.core.errors import MoonpoolError
+from moonpool.pool.pool import Pool
 
 _WAIT_S = 1.0
+_BATCH = 1000
 _GONE = {"remove", "evict", "node_lost"}
 
 
 class PoolEvents:
     """Blocks of the first group, which is what vLLM's events are about without `group_idx`."""
 
-    def __init__(self, view: EngineView, spaces: KeySpaces, link: PoolLink) -> None:
-        self._view = view
+    def __init__(
+        self, spaces: KeySpaces, hash_tokens: int, link: PoolLink, *, as_numbers: bool
+    ) -> None:
+        self._block_size = spaces.identity.groups[0].block_size
+        self._hash_tokens = hash_tokens
         self._spaces = spaces
         self._link = link
-        self._book = EventBook(view.groups[0].block_size)
-        self._as_numbers = published_as_numbers()
+        self._book = EventBook(self._block_size)
+        self._as_numbers = as_numbers
         self._lock = threading.Lock()
+        self._digests: OrderedDict[bytes, bytes] = OrderedDict()  # of keys on their way or stored
         self._gone: list[bytes] = []
-        self._specs: set[Any] = set()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="moonpool-events", daemon=True)
         self._thread.start()
 
     def planned(self, job: SaveJob, request: Any) -> None:
         """Blocks on their way to the pool, while the request that knows their tokens is there."""
-        size = self._view.groups[0].block_size
-        per_block = size // self._view.hash_tokens
+        size = self._block_size
+        per_block = size // self._hash_tokens
         for run in job.runs:
             if run.group != 0 or request is None:
                 continue
@@ -56,8 +61,11 @@ class PoolEvents:
                 lora.lora_int_id if lora else None,
                 lora.lora_name if lora else None,
             )
+            keys = self._spaces.keys(0, Shard(), job.namespace, run.digests)
             with self._lock:
-                self._specs.add(self._spaces.spec(0, Shard(), job.namespace))
+                self._digests.update(zip(keys, run.digests, strict=True))
+                while len(self._digests) > BLOCKS_MAX:
+                    self._digests.popitem(last=False)
 
     def stored(self, digests: Sequence[bytes]) -> None:
         self._book.stored(digests)
@@ -81,20 +89,26 @@ class PoolEvents:
                 continue
             try:
                 batch = pool.events(position, wait_s=_WAIT_S / 2, timeout_s=_WAIT_S)
+                if batch.rebase:
+                    self._compare(pool)
             except MoonpoolError:  # whoever loads and saves says that the pool is away
                 self._closing.wait(_WAIT_S)
                 continue
             position = batch.position
-            self._note([event.key for event in batch.events if event.kind in _GONE])
+            self._note(event.key for event in batch.events if event.kind in _GONE)
 
-    def _note(self, keys: Sequence[bytes]) -> None:
+    def _compare(self, pool: Pool) -> None:
+        """The log does not reach back to where we were: ask for each block."""
         with self._lock:
-            prefixes = {spec.prefix: spec for spec in self._specs}
+            keys = list(self._digests)
+        for at in range(0, len(keys), _BATCH):
+            part = keys[at : at + _BATCH]
+            there = pool.exists(part, timeout_s=_WAIT_S)
+            self._note(key for key, found in zip(part, there, strict=True) if not found)
+
+    def _note(self, keys: Iterable[bytes]) -> None:
+        with self._lock:
             for key in keys:
-                spec = prefixes.get(key[: key.rfind(b"/") + 1])
-                if spec is None:
-                    continue
-                try:
-                    self._gone.append(spec.digest(key))
-                except BadKey:
-                    continue
+                digest = self._digests.get(key)
+                if digest is not None:
+                    self._gone.append(digest)

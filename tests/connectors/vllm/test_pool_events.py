@@ -1,0 +1,93 @@
+"""Blocks that this engine stored and the pool lost are told of, and no others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from moonpool.connectors.vllm.events import Removed, Stored, published
+from moonpool.connectors.vllm.link import PoolLink
+from moonpool.connectors.vllm.metadata import Namespace, SaveJob
+from moonpool.connectors.vllm.pool_events import PoolEvents
+from moonpool.pool.pool import Pool
+from tests.connectors.vllm.engine_shapes import (
+    BLOCK,
+    LOG,
+    SPACES,
+    Request,
+    keys_of,
+    linked,
+    run,
+)
+
+
+@dataclass
+class Told(Request):
+    """A request with its tokens."""
+
+    lora_request: Any = None
+    all_token_ids: list[int] = field(default_factory=lambda: list(range(4 * BLOCK)))
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    with Pool.local("4MiB") as pool:
+        yield pool
+
+
+def taken(events: PoolEvents, count: int) -> list[Stored | Removed]:
+    found: list[Stored | Removed] = []
+    patience = threading.Event()
+    for _ in range(3000):
+        found += events.take()
+        if len(found) >= count:
+            return found
+        patience.wait(0.01)
+    raise AssertionError(f"{found}, expected {count}")
+
+
+def test_stored_and_removed(pool: Pool) -> None:
+    events = PoolEvents(SPACES, BLOCK, linked(pool), as_numbers=True)
+    request = Told("text", 4 * BLOCK)
+    keys = keys_of(0, Namespace(), request.block_hashes)
+    events.planned(SaveJob("r", Namespace(), [run("text", [7, 8], first=1)], [None]), request)
+    pool.put_many([*keys, "another"], [b"x"] * 5)
+    events.stored(request.block_hashes[1:3])
+    numbers = [published(value, True) for value in request.block_hashes]
+    assert taken(events, 1) == [
+        Stored(
+            (numbers[1], numbers[2]), numbers[0], tuple(range(BLOCK, 3 * BLOCK)), BLOCK, None, None
+        )
+    ]
+    pool.remove(["another", keys[0], keys[2]])
+    assert taken(events, 1) == [Removed((numbers[2],))]
+    events.close()
+
+
+def test_what_went_before_the_log_could_be_read(pool: Pool) -> None:
+    """The follower starts late, or lost its place: it asks for every block."""
+    reached = threading.Event()
+
+    def late() -> Pool:
+        assert reached.wait(30)
+        return pool
+
+    link = PoolLink(late, where="here", retry_s=0.01, retry_max_s=0.02, log=LOG)
+    events = PoolEvents(SPACES, BLOCK, link, as_numbers=True)
+    request = Told("text", 4 * BLOCK)
+    keys = keys_of(0, Namespace(), request.block_hashes)
+    pool.put_many(keys, [b"x"] * 4)
+    events.planned(SaveJob("r", Namespace(), [run("text", [7, 8, 9, 10])], [None]), request)
+    events.stored(request.block_hashes)
+    pool.remove(keys[3])
+    link.start()
+    reached.set()
+    numbers = [published(value, True) for value in request.block_hashes]
+    stored, removed = taken(events, 2)
+    assert len(stored.hashes) == 4 and removed == Removed((numbers[3],))
+    events.close()
+    link.close()
