@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
 
 from moonpool.connectors.vllm.counters import Counters
+from moonpool.connectors.vllm.layout import GroupLayout
 from moonpool.connectors.vllm.link import PoolLink
 from moonpool.connectors.vllm.loader import Loader
 from moonpool.connectors.vllm.metadata import LoadJob, Namespace, SaveJob, StepPlan
 from moonpool.connectors.vllm.saver import Saver
+from moonpool.connectors.vllm.staging import U8
 from moonpool.connectors.vllm.worker import PoolWorker
 from moonpool.pool.pool import Pool
 from tests.connectors.vllm.engine_shapes import (
@@ -319,3 +321,53 @@ def test_long_loads_go_in_waves(one: Engine, two: Engine, pool: Pool) -> None:
         assert torch.equal(two.blocks(everything[::-1]), one.blocks(everything))
     for engine in (one, two):
         assert engine.loader._slabs.in_use == 0, "a slab was not given back"
+
+
+class HeldLayout(GroupLayout):
+    """What copies out of the engine in the background is slow: it waits to be told."""
+
+    def __init__(self, layout: GroupLayout) -> None:
+        self.__dict__.update(layout.__dict__)
+        self.go = threading.Event()
+
+    def gather(self, layer: int, block_ids: Sequence[int], objects: U8) -> None:
+        if threading.current_thread().name.startswith("moonpool-stage"):
+            assert self.go.wait(30)
+        super().gather(layer, block_ids, objects)
+
+
+def test_a_step_ends_when_its_blocks_are_copied_and_not_before(pool: Pool) -> None:
+    tensors = caches(1)
+    (held,) = map(HeldLayout, layouts(tensors))
+    saver = Saver(
+        [held],
+        keys_of,
+        linked(pool),
+        Counters(),
+        buffer_bytes=64 << 20,
+        timeout_s=10.0,
+        replicas=1,
+        log=LOG,
+    )
+    before = tensors["model.layers.0.self_attn.attn"][5].clone()
+    saver.begin([SaveJob("r", NOWHERE, [run("text", [5])], [None])])
+    for name in tensors:
+        saver.layer_done(name)
+    ended = threading.Event()
+
+    def finish() -> None:
+        saver.finish_step(good=True)
+        ended.set()
+        for tensor in tensors.values():
+            tensor.fill_(0)  # the engine has other plans with its blocks
+
+    step = threading.Thread(target=finish)
+    step.start()
+    assert not ended.wait(0.2)
+    held.go.set()
+    step.join()
+    stored(pool, "text", 1)
+    (key,) = keys_of(0, NOWHERE, chain("text", 1))
+    data = pool.get(key)
+    assert data is not None and data.startswith(before.view(torch.uint8).numpy().tobytes())
+    saver.close()

