@@ -235,7 +235,7 @@ def lmcache(work: Path, model: Path) -> Iterator[EngineProcess]:
         },
     }
     with Child(server, name="lmcache server") as child:
-        await_port(child, port)
+        await_port(child, port, 120.0)  # imports torch
         with ended(engine(work, "lmcache", model, transfer)) as one:
             yield one
 
