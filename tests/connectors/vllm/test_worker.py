@@ -305,14 +305,18 @@ def test_a_full_buffer_drops_the_tail(pool: Pool) -> None:
     engine.close()
 
 
-def test_long_loads_go_in_waves(one: Engine, two: Engine, pool: Pool) -> None:
-    """More blocks than a slab takes, in both orders of filling."""
+@pytest.mark.parametrize("limit", [12, 6])
+def test_long_loads_go_in_waves(limit: int, one: Engine, two: Engine, pool: Pool) -> None:
+    """More blocks than a slab takes, in both orders of filling; and too many for one of them."""
     everything = list(range(40))
     for engine in (one, two):
         for slabs in (engine.loader._slabs, engine.saver._slabs):
-            slabs.slab_bytes, slabs.limit = engine.loader._layouts[0].object_bytes * 7, 9
-    one.store("text", everything)
-    stored(pool, "text", 40)
+            slabs.slab_bytes, slabs.limit = engine.loader._layouts[0].object_bytes * 7, limit
+    for part in (everything[:20], everything[20:]):
+        first = part[0]
+        parent = chain("text", first)[-1] if first else None
+        one.step(StepPlan([], [SaveJob("r", NOWHERE, [run("text", part, first)], [parent])]))
+        stored(pool, "text", first + 20)
     for synchronous in (True, False):
         for cache in two.caches.values():
             cache.fill_(0)

@@ -113,6 +113,7 @@ class Loader:
         self._log = log
         self._clock = clock or SystemClock()
         self._slabs = Slabs(max(layout.object_bytes for layout in layouts), buffer_bytes)
+        self._thread_count = threads
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="moonpool-load")
 
     def start(self, job: LoadJob, *, by_layer: bool = False) -> Ticket:
@@ -120,7 +121,9 @@ class Loader:
         now = self._clock.monotonic()
         waves = [Wave(part) for run in job.runs for part in self._parts(run)]
         ticket = Ticket(job, waves, now + self._timeout_s, now)
-        if by_layer and len(waves) <= self._slabs.limit and len(self._layouts) == 1:
+        # Who holds slabs while it waits for more must be sure to get them.
+        fits = len(waves) <= self._slabs.limit // self._thread_count
+        if by_layer and fits and len(self._layouts) == 1:
             self._threads.submit(self._load_by_layer, ticket)
         else:
             for wave in waves:
