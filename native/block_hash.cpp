@@ -4,36 +4,15 @@
 #include <cstring>
 #include <vector>
 
+#include "mix.hpp"
+
 namespace moonpool {
 namespace {
-
-// Stafford's variant 13 of the 64-bit finalizer of MurmurHash3, as in SplitMix64.
-std::uint64_t mix(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
 
 std::uint64_t word_at(const std::uint32_t* tokens) {
   std::uint64_t word;
   std::memcpy(&word, tokens, sizeof word);
   return word;
-}
-
-std::uint64_t content(std::span<const std::uint32_t> block) {
-  std::uint64_t lanes[4] = {kBlockLanes[0] + block.size(), kBlockLanes[1], kBlockLanes[2],
-                            kBlockLanes[3]};
-  const std::uint32_t* p = block.data();
-  const std::size_t words = block.size() / 2;
-  std::size_t word = 0;
-  for (; word + 4 <= words; word += 4, p += 8) {
-    for (std::size_t k = 0; k < 4; k++) lanes[k] = mix(lanes[k] ^ word_at(p + 2 * k));
-  }
-  for (; word < words; word++, p += 2) lanes[word % 4] = mix(lanes[word % 4] ^ word_at(p));
-  if (block.size() % 2 != 0) lanes[word % 4] = mix(lanes[word % 4] ^ *p);
-  std::uint64_t joined = 0;
-  for (const std::uint64_t lane : lanes) joined = mix(joined ^ lane);
-  return joined;
 }
 
 std::span<const std::uint32_t> block_at(std::span<const std::uint32_t> tokens,
@@ -68,6 +47,26 @@ class ChainMessage {
 
 }  // namespace
 
+std::uint64_t block_content(std::span<const std::uint32_t> block) {
+  std::uint64_t lanes[4] = {kBlockLanes[0] + block.size(), kBlockLanes[1], kBlockLanes[2],
+                            kBlockLanes[3]};
+  const std::uint32_t* p = block.data();
+  const std::size_t words = block.size() / 2;
+  std::size_t word = 0;
+  for (; word + 4 <= words; word += 4, p += 8) {
+    for (std::size_t k = 0; k < 4; k++) lanes[k] = mix64(lanes[k] ^ word_at(p + 2 * k));
+  }
+  for (; word < words; word++, p += 2) lanes[word % 4] = mix64(lanes[word % 4] ^ word_at(p));
+  if (block.size() % 2 != 0) lanes[word % 4] = mix64(lanes[word % 4] ^ *p);
+  std::uint64_t joined = 0;
+  for (const std::uint64_t lane : lanes) joined = mix64(joined ^ lane);
+  return joined;
+}
+
+std::uint64_t chain_step(std::uint64_t before, std::uint64_t content) {
+  return mix64(before ^ content);
+}
+
 std::size_t block_count(std::size_t tokens, std::size_t block_size, bool partial) {
   return tokens / block_size + (partial && tokens % block_size != 0 ? 1 : 0);
 }
@@ -93,7 +92,7 @@ void block_chain_sha256(std::span<const std::uint8_t> parent, std::span<const st
 void block_chain_u64(std::uint64_t seed, std::span<const std::uint32_t> tokens,
                      std::size_t block_size, std::span<std::uint64_t> values) {
   for (std::size_t i = 0; i < values.size(); i++) {
-    seed = mix(seed ^ content(block_at(tokens, block_size, i)));
+    seed = chain_step(seed, block_content(block_at(tokens, block_size, i)));
     values[i] = seed;
   }
 }

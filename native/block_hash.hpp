@@ -27,6 +27,10 @@ void block_chain_sha256(std::span<const std::uint8_t> parent, std::span<const st
 void block_chain_u64(std::uint64_t seed, std::span<const std::uint32_t> tokens,
                      std::size_t block_size, std::span<std::uint64_t> values);
 
+// One step of that chain: the value after `before` (or the seed) of a block with this content.
+std::uint64_t block_content(std::span<const std::uint32_t> block);
+std::uint64_t chain_step(std::uint64_t before, std::uint64_t content);
+
 // The first bits of the fractions of the square roots of 2, 3, 5 and 7.
 inline constexpr std::uint64_t kBlockLanes[4] = {0x6a09e667f3bcc908, 0xbb67ae8584caa73b,
                                                  0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1};

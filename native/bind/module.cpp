@@ -13,4 +13,5 @@ NB_MODULE(_core, m) {
   moonpool::bind_table(m);
   moonpool::bind_transfer(m);
   moonpool::bind_radix(m);
+  moonpool::bind_prefix_index(m);
 }

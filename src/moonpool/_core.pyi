@@ -820,3 +820,54 @@ class RadixTree:
     def nodes(self) -> int: ...
     @property
     def leases(self) -> int: ...
+# ---- prefix_index: the router's index ----
+
+class BadMessage(ValueError): ...
+
+class PrefixIndex:
+    """Own prefix hash -> holders: slots 0..7 of places below 65,536.
+
+    Slot 0 is the device, 1 host memory, 2 disk; 3 and above are guesses and count as the device.
+    Place 0 is the pool. Hash columns are u64, places i64; other types are a TypeError.
+    """
+
+    def __init__(self, bytes_max: int) -> None: ...
+    def __len__(self) -> int: ...
+    def store(
+        self, place: int, slot: int, hashes: npt.NDArray[np.uint64], parent: int = 0
+    ) -> None: ...
+    def remove(self, place: int, slot: int, hashes: npt.NDArray[np.uint64]) -> int: ...
+    def drop(self, place: int) -> None: ...
+    def drop_slot(self, slot: int) -> None: ...
+    def find(
+        self, hashes: npt.NDArray[np.uint64], places: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], int]:
+        """Blocks, i64[3, places], cumulative by tier; and the pool's."""
+    def holders(self, hashes: npt.NDArray[np.uint64]) -> dict[int, int]: ...
+    def route(
+        self,
+        tokens: npt.NDArray[np.uint32],
+        block_size: int,
+        seed: int,
+        places: npt.NDArray[np.int64],
+        weights: npt.NDArray[np.float64],
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], int, npt.NDArray[np.uint64]]:
+        """Costs, tokens held i64[3, places], tokens in the pool, and the prompt's hashes."""
+    def apply(
+        self, message: _Buffer, places: npt.NDArray[np.uint32], model_seed: int, block_size: int
+    ) -> tuple[Any, ...]:
+        """The fields of router.index.Applied. Raises BadMessage."""
+    def held(self, place: int, slot: int) -> int: ...
+    def digest(
+        self, place: int, slot: int
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]: ...
+    def held_in(
+        self, place: int, slot: int, ranges: npt.NDArray[np.uint8]
+    ) -> npt.NDArray[np.uint64]: ...
+    def stat(self) -> dict[str, int]: ...
+
+def prefix_seed(model: str, namespace: str = "", adapter: str = "") -> int:
+    """What the routing chain of these begins with; all three empty: 0."""
+
+def group_seed(seed: int, group: int) -> int:
+    """The seed of a further KV group of a hybrid model; group 0 is the seed itself."""

@@ -2,7 +2,7 @@
 
 `now` is seconds of one monotonic clock, `draw` a random number of [0, 1) for a temperature above 0.
 The service wraps it, the planner replays traces through it; it must never block or fail because a
-worker does. Not safe for several threads at once.
+worker does. Not safe for several threads at once; only its index is.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import itertools
 
 import numpy as np
 
-from moonpool.core.errors import BadInput, NoWorker, RequestTooLarge, WorkersBusy
-from moonpool.router.base import Cleared, Decision, Event, RouteRequest, Score, Stored, Worker
+from moonpool.core.errors import NoWorker, RequestTooLarge, WorkersBusy
+from moonpool.router.base import Decision, Event, RouteRequest, Score, Worker
 from moonpool.router.choose import cheapest, drawn
 from moonpool.router.config import BrainConfig
 from moonpool.router.cost import Facts
-from moonpool.router.fleet import Fleet, Member, Places
+from moonpool.router.fleet import Fleet, Member
 from moonpool.router.guesses import Generations
-from moonpool.router.index import PrefixIndex
+from moonpool.router.index import GUESS_SLOTS, PREDICTION_SLOTS, Applied, Places, PrefixIndex
+from moonpool.router.intake import Intake
 from moonpool.router.learner import Learner
 from moonpool.router.load import Booking, Column, LoadBook
 from moonpool.router.prompt import Prompt
 from moonpool.router.sessions import Sessions
+from moonpool.router.survey import Survey
 
-_GUESS_SLOTS = (3, 4)
-_PREDICT_SLOTS = (5, 6)
 _PREFILL = "/prefill"
 """What the booking on the prefill worker adds to the name of the request's own."""
 
@@ -38,18 +38,22 @@ class Brain:
     """
 
     def __init__(self, config: BrainConfig | None = None) -> None:
-        self.config = config or BrainConfig()
+        self.config = config = config or BrainConfig()
         self.fleet = Fleet()
-        self.load = LoadBook(self.config.lease_s)
-        self.index = PrefixIndex()
-        self.learner = Learner(self.config.prefill_s, self.config.transfer_s)
-        self.sessions = Sessions(self.config.session_ttl_s, self.config.sessions_max)
+        self.load = LoadBook(config.lease_s)
+        self.index = PrefixIndex(config.index_bytes_max)
+        self.learner = Learner(config.prefill_s, config.transfer_s)
+        self.sessions = Sessions(config.session_ttl_s, config.sessions_max)
+        self.intake = Intake(self.fleet, self.index)
         self.predicted_tokens = 0
         """Hit tokens predicted for the requests that `free` reported a figure of."""
         self.actual_tokens = 0
         """And what their workers really had."""
-        self._guesses = Generations(self.config.guess_ttl_s, _GUESS_SLOTS)
-        self._predictions = Generations(self.config.predicted_ttl_s, _PREDICT_SLOTS)
+        self._survey = Survey(
+            self.fleet, self.load, self.index, self.learner, config.cost, config.peers_transfer
+        )
+        self._guesses = Generations(config.guess_ttl_s, GUESS_SLOTS)
+        self._predictions = Generations(config.predicted_ttl_s, PREDICTION_SLOTS)
         self._numbers = itertools.count(1)
         self._make_room()
 
@@ -74,7 +78,7 @@ class Brain:
 
     def mark_busy(self, worker_id: str, until: float) -> None:
         """The worker said that it takes no more; ends by itself. Raises BadInput: not known."""
-        self._member(worker_id).busy_until = until
+        self.fleet.member(worker_id).busy_until = until
 
     # Requests
 
@@ -129,47 +133,26 @@ class Brain:
     # Events
 
     def apply_event(self, worker_id: str, event: Event) -> None:
-        """What a worker's cache did. Raises BadInput: unknown worker or rank."""
-        member = self._member(worker_id)
-        member.events += 1
-        member.silent_decisions = 0
-        member.problems.pop("silent", None)
-        if isinstance(event, Cleared) and event.rank < 0:
-            for place in member.places:
-                self.index.drop(place)
-            return
-        place = self._rank_place(member, event.rank)
-        if isinstance(event, Cleared):
-            self.index.drop(place)
-        elif isinstance(event, Stored):
-            self.index.store(place, event.tier, event.hashes, event.parent)
-        else:
-            self.index.remove(place, event.tier, event.hashes)
+        """What a worker's cache did, in own hashes. Raises BadInput: unknown worker or rank."""
+        self.intake.apply(worker_id, event)
+
+    def apply_message(self, worker_id: str, message: bytes) -> Applied:
+        """One message as vLLM, SGLang or Moonpool's engine publishes it.
+
+        Raises BadInput: unknown worker, or no message at all.
+        """
+        return self.intake.apply_message(worker_id, message)
 
     # Inside
-
-    def _split(self, prompt: Prompt, decode: Decision, now: float, draw: float) -> Decision:
-        """Add a prefill worker to the decision, where the prompt is worth the way there."""
-        uncached = prompt.tokens - decode.predicted_hit_tokens
-        near = self.config.remote_prefill_tokens
-        mostly_cached = uncached < self.config.remote_prefill_ratio * prompt.tokens
-        if uncached < near or (mostly_cached and uncached < 4 * near):
-            return decode
-        try:
-            booking = decode.booking_id and decode.booking_id + _PREFILL
-            prefill = self._decide(prompt, "prefill", now, draw, booking)
-        except (NoWorker, WorkersBusy):
-            return decode
-        self.load.prefills_elsewhere(decode.booking_id)
-        return decode._replace(prefill=prefill)
 
     def _decide(self, prompt: Prompt, role: str, now: float, draw: float, booking: str) -> Decision:
         request = prompt.request
         places = self._fitting(prompt, self.fleet.eligible(request, role))
-        facts = self._facts(prompt, places)
-        costs = self._with_busy(self.config.cost.costs(facts), places, now)
-        held = (facts.device_tokens + facts.host_tokens + facts.disk_tokens).astype(np.int64)
-        salt = prompt.salt(int(facts.block_size[0]), int(held.max() // facts.block_size[0]))
+        facts, costs = self._survey.look(prompt, places)
+        costs = self._with_busy(costs, places, now)
+        held = facts.held_tokens.astype(np.int64)
+        size = int(facts.block_size[0])
+        salt = prompt.salt(size, int(held.max()) // size)
         chosen, reason = self._choose(request, costs, places, now, draw, salt)
         place = int(places[chosen])
         target = self.fleet.target(place)
@@ -186,60 +169,39 @@ class Brain:
             prompt.tokens,
         )
 
-    def _facts(self, prompt: Prompt, places: Places) -> Facts:
-        sizes = np.array([self.fleet.block_size(self.fleet.member_at(p)) for p in places.tolist()])
-        columns = [np.zeros(len(places)) for _ in range(4)]
-        for size in np.unique(sizes).tolist():
-            of_size = np.flatnonzero(sizes == size)
-            found = self.index.find(prompt.hashes(size), places[of_size])
-            held = [prompt.covered(depth, size) for depth in found[:3]]
-            pool = np.maximum(held[2], prompt.covered(np.array([found.pool]), size)[0])
-            steps = (held[0], held[1] - held[0], held[2] - held[1], pool - held[2])
-            for column, values in zip(columns, steps, strict=True):
-                column[of_size] = values
-        load, learnt = self.load, self.learner
-        return Facts(
-            prompt.tokens,
-            prompt.request.output_tokens,
-            prompt.request.priority,
-            sizes.astype(np.float64),
-            device_tokens=columns[0],
-            host_tokens=columns[1],
-            disk_tokens=columns[2],
-            pool_tokens=columns[3],
-            prefill_tokens=load.prefill_tokens[places],
-            decode_blocks=load.decode_blocks[places],
-            new_blocks=np.ceil(prompt.tokens / sizes),
-            requests=load.requests[places],
-            prefill_s=learnt.prefill_s[places],
-            transfer_s=learnt.transfer_s[places],
-            preferred=self._preferred(prompt.request, places),
-        )
-
-    def _preferred(self, request: RouteRequest, places: Places) -> Column:
-        weights = np.zeros(len(places))
-        for wanted, weight in request.preferred.items():
-            label, _, value = wanted.partition("=")
-            for i, place in enumerate(places.tolist()):
-                if self.fleet.member_at(place).worker.labels.get(label) == value:
-                    weights[i] += weight
-        return weights
+    def _split(self, prompt: Prompt, decode: Decision, now: float, draw: float) -> Decision:
+        """Add a prefill worker to the decision, where the prompt is worth the way there."""
+        uncached = prompt.tokens - decode.predicted_hit_tokens
+        near = self.config.remote_prefill_tokens
+        mostly_cached = uncached < self.config.remote_prefill_ratio * prompt.tokens
+        if uncached < near or (mostly_cached and uncached < 4 * near):
+            return decode
+        try:
+            booking = decode.booking_id and decode.booking_id + _PREFILL
+            prefill = self._decide(prompt, "prefill", now, draw, booking)
+        except (NoWorker, WorkersBusy):
+            return decode
+        self.load.prefills_elsewhere(decode.booking_id)
+        return decode._replace(prefill=prefill)
 
     def _fitting(self, prompt: Prompt, places: Places) -> Places:
         needed = prompt.tokens + max(1, prompt.request.output_tokens)
-        limits = [self.fleet.member_at(p).worker.context_tokens_max for p in places.tolist()]
-        kept = [i for i, limit in enumerate(limits) if not limit or limit >= needed]
-        if not kept:
+        contexts = self.fleet.contexts(places)
+        kept = contexts >= needed
+        if kept.all():
+            return places
+        if not kept.any():
             raise RequestTooLarge(
                 f"prompt of {prompt.tokens} tokens and an answer of"
                 f" {max(1, prompt.request.output_tokens)} exceed the largest context here,"
-                f" {max(limits)} tokens"
+                f" {int(contexts.max())} tokens"
             )
         return places[kept]
 
     def _with_busy(self, costs: Column, places: Places, now: float) -> Column:
+        """Infinite where a limit is reached. Raises WorkersBusy where that is everywhere."""
         limits, load = self.config, self.load
-        busy = np.array([self.fleet.member_at(p).busy_until > now for p in places.tolist()])
+        busy = self.fleet.marked_busy(places, now)
         for limit, column in (
             (limits.busy_prefill_tokens, load.prefill_tokens),
             (limits.busy_decode_blocks, load.decode_blocks),
@@ -252,7 +214,7 @@ class Brain:
                 f"all {len(places)} eligible workers are above their busy limits",
                 self.config.retry_after_s,
             )
-        return np.where(busy, np.inf, costs)
+        return np.where(busy, np.inf, costs) if busy.any() else costs
 
     def _choose(
         self,
@@ -263,15 +225,16 @@ class Brain:
         draw: float,
         salt: int,
     ) -> tuple[int, str]:
+        """Place in `costs`, and why."""
         if len(places) == 1:
             return 0, "pin" if request.pin is not None else "only"
-        temperature = (
-            self.config.temperature if request.temperature is None else request.temperature
-        )
         if request.session and self.config.affinity != "off":
             kept = self._session_choice(request.session, costs, places, now)
             if kept is not None:
                 return kept, "session"
+        temperature = request.temperature
+        if temperature is None:
+            temperature = self.config.temperature
         if temperature > 0:
             return drawn(costs, temperature, draw), "cost"
         return cheapest(costs, self.load.booked_tokens[places], places, salt), "cost"
@@ -280,11 +243,14 @@ class Brain:
         self, session: str, costs: Column, places: Places, now: float
     ) -> int | None:
         target = self.sessions.target(session, now)
-        for i, place in enumerate(places.tolist() if target is not None else ()):
-            if self.fleet.target(place) == target and np.isfinite(costs[i]):
-                hard = self.config.affinity == "hard"
-                return i if hard or costs[i] <= costs.min() * self.config.session_slack else None
-        return None
+        place = None if target is None else self.fleet.place_of(target)
+        if place is None or not len(found := np.flatnonzero(places == place)):
+            return None
+        chosen = int(found[0])
+        if not np.isfinite(costs[chosen]):
+            return None
+        near = costs[chosen] <= costs.min() * self.config.session_slack
+        return chosen if near or self.config.affinity == "hard" else None
 
     def _book(
         self, booking_id: str, prompt: Prompt, place: int, now: float, held: int, pool: int
@@ -293,6 +259,8 @@ class Brain:
         member = self.fleet.members[target.worker]
         size = self.fleet.block_size(member)
         hashes = prompt.hashes(size)
+        once = self.config.cost.counts_blocks_once
+        blocks = -(-prompt.tokens // size)
         self.load.book(
             booking_id,
             target,
@@ -301,13 +269,15 @@ class Brain:
             prompt_tokens=prompt.tokens,
             hit_tokens=held,
             pool_tokens=pool,
-            blocks=-(-prompt.tokens // size),
+            blocks=max(0, blocks - len(hashes)) if once else blocks,
+            shared=tuple(hashes.tolist()) if once else (),
         )
         if prompt.request.session:
             self.sessions.served(prompt.request.session, target, now)
         told = member.worker.publishes_events and member.events > 0
         generations = self._predictions if told else self._guesses
-        self.index.store(place, generations.young, hashes)
+        for group in member.groups:
+            self.index.store(place, generations.young, prompt.hashes(size, group))
         self._count_silence(member)
 
     def _count_silence(self, member: Member) -> None:
@@ -322,29 +292,17 @@ class Brain:
             )
 
     def _scores(self, facts: Facts, costs: Column, places: Places) -> tuple[Score, ...]:
-        held = facts.device_tokens + facts.host_tokens + facts.disk_tokens
-        columns = (held, facts.device_tokens, facts.pool_tokens, facts.prefill_tokens)
-        counts = [
-            c.astype(np.int64).tolist() for c in (*columns, facts.decode_blocks, facts.requests)
-        ]
-        targets = [self.fleet.target(place) for place in places.tolist()]
-        return tuple(
-            Score(target.worker, target.rank, cost, *numbers)
-            for target, cost, *numbers in zip(targets, costs.tolist(), *counts, strict=True)
+        columns = (
+            facts.held_tokens,
+            facts.device_tokens,
+            facts.pool_tokens,
+            facts.prefill_tokens,
+            facts.decode_blocks,
+            facts.requests,
         )
-
-    def _member(self, worker_id: str) -> Member:
-        member = self.fleet.members.get(worker_id)
-        if member is None:
-            raise BadInput(f"worker {worker_id!r} is not registered")
-        return member
-
-    def _rank_place(self, member: Member, rank: int) -> int:
-        if not 0 <= rank < len(member.places):
-            raise BadInput(
-                f"worker {member.worker.id!r} has {len(member.places)} ranks, none of number {rank}"
-            )
-        return member.places[rank]
+        counts = np.stack(columns).astype(np.int64).tolist()
+        workers, ranks = self.fleet.names(places)
+        return tuple(map(Score, workers, ranks, costs.tolist(), *counts))
 
     def _make_room(self) -> None:
         self.load.make_room(self.fleet.places)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moonpool.router.fleet import Places
+from moonpool.router.index import Places
 from moonpool.router.load import Column
 
 _SAME = 1e-9

@@ -46,7 +46,7 @@ class BrainConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Workers can fetch each other's device cache."""
     silent_after: int = 64
     """Decisions for a worker that should publish events, and does not, until that is a problem."""
-    index_bytes_max: int = 1 << 30
+    index_bytes_max: int = 1 << 28
 
     def __post_init__(self) -> None:
         for name in ("lease_s", "guess_ttl_s", "session_ttl_s", "prefill_s", "retry_after_s"):

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
+from moonpool.router.index import Weights
 from moonpool.router.load import Column
 
 
@@ -38,6 +41,19 @@ class Facts(NamedTuple):
     preferred: Column
     """Sum of the weights of the preferred labels that the target has."""
 
+    @property
+    def held_tokens(self) -> Column:
+        """In the target's own cache, all tiers."""
+        held: Column = self.device_tokens + self.host_tokens + self.disk_tokens
+        return held
+
+    @property
+    def amounts(self) -> Weights:
+        """What linear weights count: 1, tokens uncached, on device, host, disk, from the pool."""
+        uncached = self.prompt_tokens - self.held_tokens - self.pool_tokens
+        columns = (self.device_tokens, self.host_tokens, self.disk_tokens, self.pool_tokens)
+        return np.column_stack([np.ones(len(uncached)), uncached, *columns])
+
 
 class Cost(Protocol):
     """A cost model."""
@@ -45,6 +61,13 @@ class Cost(Protocol):
     @property
     def counts_blocks_once(self) -> bool:
         """True when `new_blocks` is to leave out those that active requests use already."""
+        ...
+
+    def weights(self, facts: Facts) -> Weights | None:
+        """f64[targets, 6] of `Facts.amounts`, from the load alone; None: not linear in them.
+
+        Linear costs are summed up where the prompt is hashed and searched, in one native call.
+        """
         ...
 
     def costs(self, facts: Facts) -> Column:

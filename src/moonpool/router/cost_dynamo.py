@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from moonpool.router.cost import Facts
+from moonpool.router.index import Weights
 from moonpool.router.load import Column
 
 
@@ -28,6 +29,9 @@ class DynamoCost(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def counts_blocks_once(self) -> bool:
         return self.router_assume_kv_reuse
+
+    def weights(self, facts: Facts) -> Weights | None:
+        return None  # the credit is cut off at the work there is
 
     def costs(self, facts: Facts) -> Column:
         size = facts.block_size

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from moonpool.router.cost import Facts
+from moonpool.router.index import Weights
 from moonpool.router.load import Column
 
 
@@ -35,21 +36,20 @@ class SecondsCost(msgspec.Struct, frozen=True, kw_only=True):
     def counts_blocks_once(self) -> bool:
         return False
 
-    def costs(self, facts: Facts) -> Column:
-        held = facts.device_tokens + facts.host_tokens + facts.disk_tokens
-        uncached = np.maximum(0.0, facts.prompt_tokens - held - facts.pool_tokens)
+    def weights(self, facts: Facts) -> Weights:
+        weight = max(1.0, self.locality / (1.0 + max(0, facts.priority)))
         # The engine recomputes what would come slower from the pool.
-        pool_s = facts.pool_tokens * np.minimum(facts.transfer_s, facts.prefill_s)
-        own = (
-            uncached * facts.prefill_s
-            + pool_s
-            + facts.host_tokens * self.host_s
-            + facts.disk_tokens * self.disk_s
-        )
-        weight = self.locality / (1.0 + max(0, facts.priority))
-        cost: Column = (
-            max(1.0, weight) * own
-            + facts.prefill_tokens * facts.prefill_s
-            + facts.decode_blocks * self.decode_block_s
-        )
-        return cost * np.exp(-np.tanh(facts.preferred))
+        from_pool = np.minimum(facts.transfer_s, facts.prefill_s)
+        fixed = facts.prefill_tokens * facts.prefill_s + facts.decode_blocks * self.decode_block_s
+        weights = np.empty((len(fixed), 6))
+        weights[:, 0] = fixed
+        weights[:, 1] = weight * facts.prefill_s
+        weights[:, 2] = 0.0
+        weights[:, 3] = weight * self.host_s
+        weights[:, 4] = weight * self.disk_s
+        weights[:, 5] = weight * from_pool
+        return weights * np.exp(-np.tanh(facts.preferred))[:, None]
+
+    def costs(self, facts: Facts) -> Column:
+        costs: Column = (self.weights(facts) * facts.amounts).sum(axis=1)
+        return costs

@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from moonpool.core.errors import BadInput, NoWorker
 from moonpool.router.base import RouteRequest, Target, Worker
+from moonpool.router.index import Places
+from moonpool.router.load import Column
 
-Places = npt.NDArray[np.int64]
 BLOCK_SIZE_DEFAULT = 16
 
 
@@ -25,12 +26,18 @@ class Member:
     worker: Worker
     places: list[int]
     block_size: int
+    groups: tuple[int, ...] = (0,)
+    """KV groups that make a prefix; a hybrid model may have several."""
+    grouped: bool = False
+    """True when events told of them."""
     events: int = 0
     """Event batches received."""
     silent_decisions: int = 0
     """Requests sent to it since its last event."""
     busy_until: float = 0.0
     """It answered that it is overloaded; the mark ends by itself."""
+    drifted: dict[tuple[int, int], npt.NDArray[np.bool_]] = field(default_factory=dict)
+    """Ranges of hashes, by place and slot, that its own account differed in; to be asked for."""
     problems: dict[str, str] = field(default_factory=dict)
     """What is wrong and what to do, by kind; shown to the operator."""
 
@@ -43,6 +50,11 @@ class Fleet:
         self._targets: list[Target | None] = [None]
         self._free: list[int] = []
         self._eligible: dict[tuple[str, str], Places] = {}
+        self._sizes: Column | None = None
+        self._contexts: Column | None = None
+        self._tainted = False
+        self.one_group = True
+        """False when some worker's prefixes are those of other KV groups than 0."""
 
     @property
     def places(self) -> int:
@@ -56,7 +68,7 @@ class Fleet:
         places = [self._place(Target(worker.id, rank)) for rank in range(worker.ranks)]
         member = Member(worker, places, worker.block_size)
         self.members[worker.id] = member
-        self._eligible.clear()
+        self._changed()
         return member
 
     def remove(self, worker_id: str) -> Member | None:
@@ -65,8 +77,32 @@ class Fleet:
             for place in member.places:
                 self._targets[place] = None
             self._free.extend(reversed(member.places))
-            self._eligible.clear()
+            self._changed()
         return member
+
+    def member(self, worker_id: str) -> Member:
+        """Raises BadInput: not registered."""
+        member = self.members.get(worker_id)
+        if member is None:
+            raise BadInput(f"worker {worker_id!r} is not registered")
+        return member
+
+    def place_of(self, target: Target) -> int | None:
+        member = self.members.get(target.worker)
+        return None if member is None else member.places[target.rank]
+
+    def names(self, places: Places) -> tuple[list[str], list[int]]:
+        """Worker and rank of each place."""
+        targets = [self.target(place) for place in places.tolist()]
+        return [t.worker for t in targets], [t.rank for t in targets]
+
+    def marked_busy(self, places: Places, now: float) -> npt.NDArray[np.bool_]:
+        """Which of them said that they take no more."""
+        busy = np.zeros(self.places, np.bool_)
+        for member in self.members.values():
+            if member.busy_until > now:
+                busy[member.places] = True
+        return busy[places]
 
     def role(self, worker_id: str) -> str:
         return self.members[worker_id].worker.role
@@ -78,6 +114,30 @@ class Fleet:
 
     def member_at(self, place: int) -> Member:
         return self.members[self.target(place).worker]
+
+    def block_sizes(self, places: Places) -> Column:
+        """Tokens a block, one place each."""
+        if self._sizes is None:
+            self._sizes = np.zeros(self.places)
+            for member in self.members.values():
+                self._sizes[member.places] = self.block_size(member)
+        return self._sizes[places]
+
+    def learn_block_size(self, member: Member, size: int) -> None:
+        """Its first event told."""
+        member.block_size = size
+        self._sizes = None
+
+    def groups(self, place: int) -> tuple[int, ...]:
+        """KV groups whose blocks make its prefixes."""
+        return self.member_at(place).groups
+
+    def learn_groups(self, member: Member, bits: int) -> None:
+        """Groups that it stored blocks of."""
+        known = set(member.groups) if member.grouped else set()
+        member.groups = tuple(sorted(known | {g for g in range(64) if bits >> g & 1}))
+        member.grouped = True
+        self.one_group = all(m.groups == (0,) for m in self.members.values())
 
     def block_size(self, member: Member) -> int:
         """Its own, or that of another worker of its model, or 16."""
@@ -91,7 +151,7 @@ class Fleet:
     def eligible(self, request: RouteRequest, role: str) -> Places:
         """Places that may serve `role` of the request, busy ones included. Raises NoWorker."""
         places = self._serving(request.model, role)
-        chosen = request.pin or request.allowed is not None or request.labels or self._any_taints()
+        chosen = request.pin or request.allowed is not None or request.labels or self._tainted
         if chosen:
             kept = [p for p in places.tolist() if self._allows(request, p)]
             places = np.array(kept, np.int64)
@@ -114,9 +174,6 @@ class Fleet:
             places = self._eligible[key] = np.array(sorted(found), np.int64)
         return places
 
-    def _any_taints(self) -> bool:
-        return any(member.worker.taints for member in self.members.values())
-
     def _allows(self, request: RouteRequest, place: int) -> bool:
         target = self.target(place)
         worker = self.members[target.worker].worker
@@ -126,6 +183,20 @@ class Fleet:
             and all(worker.labels.get(k) == v for k, v in request.labels.items())
             and worker.taints <= request.tolerates
         )
+
+    def contexts(self, places: Places) -> Column:
+        """Longest request each takes; infinite where it is not known."""
+        if self._contexts is None:
+            self._contexts = np.zeros(self.places)
+            for member in self.members.values():
+                self._contexts[member.places] = member.worker.context_tokens_max or np.inf
+        return self._contexts[places]
+
+    def _changed(self) -> None:
+        self._eligible.clear()
+        self._sizes = self._contexts = None
+        self._tainted = any(member.worker.taints for member in self.members.values())
+        self.one_group = all(m.groups == (0,) for m in self.members.values())
 
     def _place(self, target: Target) -> int:
         if self._free:

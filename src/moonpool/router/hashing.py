@@ -19,13 +19,9 @@ TOKEN_MAX = (1 << 32) - 1
 
 
 @lru_cache(maxsize=4096)
-def prefix_seed(model: str, namespace: str = "", adapter: str = "") -> int:
+def prefix_seed(model: str, namespace: str = "", adapter: str = "", group: int = 0) -> int:
     """What the chain of these begins with; never 0 but for three empty names."""
-    if not (model or namespace or adapter):
-        return 0
-    parts = [text.encode() for text in (model, namespace, adapter)]
-    tagged = b"".join(len(part).to_bytes(4, "little") + part for part in parts)
-    return int.from_bytes(_core.sha256(b"moonpool prefix seed" + tagged)[:8], "little")
+    return _core.group_seed(_core.prefix_seed(model, namespace, adapter), group)
 
 
 def token_array(tokens: Tokens) -> npt.NDArray[np.uint32]:

@@ -1,4 +1,4 @@
-"""Which target holds which prefix: the index as the brain uses it.
+"""Which target holds which prefix: the native index as the brain uses it.
 
 A place is a small number that the brain gives to a target. Place 0 is the pool, which serves any.
 Each place has slots: its tiers, and what the router only guesses from its own decisions. Guesses
@@ -14,78 +14,132 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from moonpool.router.base import Hashes, Tier
+from moonpool import _core
+from moonpool.router.base import Hashes
 
 POOL_PLACE = 0
-SLOTS_MAX = 8
+GUESS_SLOTS = (3, 4)
+"""Of workers that publish no events."""
+PREDICTION_SLOTS = (5, 6)
+"""Of those that do, until their event comes."""
+
 Depths = npt.NDArray[np.int64]
-_DEVICE_SLOTS = (Tier.DEVICE, 3, 4, 5, 6)
-_SLOTS_UP_TO = {
-    Tier.DEVICE: _DEVICE_SLOTS,
-    Tier.HOST: (*_DEVICE_SLOTS, Tier.HOST),
-    Tier.DISK: (*_DEVICE_SLOTS, Tier.HOST, Tier.DISK),
-}
+Weights = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int64]
 
 
 class Found(NamedTuple):
-    """Leading blocks held, cumulative: on the device (or guessed), with host memory, with disk."""
+    """What each place has of one prompt, cumulative by tier: i64[3, places]; and the pool."""
 
-    device: Depths
-    host: Depths
-    disk: Depths
+    held: Depths
+    """Rows: on the device (or guessed), with host memory, with disk."""
     pool: int
 
 
-class PrefixIndex:
-    """Prefix hash -> holders. Tolerates lost, repeated and reordered events."""
+class Applied(NamedTuple):
+    """What one message of a worker changed; counts of blocks, unless named events."""
 
-    def __init__(self) -> None:
-        self._holders: dict[int, set[tuple[int, int]]] = {}
+    events: int
+    stored: int
+    removed: int
+    unknown: int
+    """Removed or moved, and not known: harmless, but many of them mean lost events."""
+    orphaned: int
+    """They wait for a parent that no event has brought yet."""
+    cleared_events: int
+    ignored_events: int
+    malformed_events: int
+    mismatched_events: int
+    """Of another block size than the worker's; not applied."""
+    block_size: int
+    groups: int
+    """Bits of the KV groups that stored something."""
+    digests: list[tuple[int, int, npt.NDArray[np.uint64], npt.NDArray[np.uint64]]]
+    """Accounts of a worker's own: place, slot, counts u64[256], exclusive ors u64[256]."""
+
+
+class PrefixIndex:
+    """Prefix hash -> holders, in the core. Tolerates lost, repeated and reordered events.
+
+    At most `bytes_max` bytes; above, what was used least recently goes.
+    """
+
+    def __init__(self, bytes_max: int = 1 << 28) -> None:
+        self._core = _core.PrefixIndex(bytes_max)
 
     def __len__(self) -> int:
         """Different blocks held by anybody."""
-        return len(self._holders)
+        return len(self._core)
 
     def store(self, place: int, slot: int, hashes: Hashes | Sequence[int], parent: int = 0) -> None:
         """`place` now holds these blocks, one after the other, the first after `parent` (or 0)."""
-        for block in hashes:
-            self._holders.setdefault(int(block), set()).add((place, slot))
+        self._core.store(place, slot, column(hashes), parent)
 
-    def remove(self, place: int, slot: int, hashes: Hashes | Sequence[int]) -> None:
-        """No longer; blocks that it did not hold are passed over."""
-        for block in hashes:
-            self._discard(int(block), {(place, slot)})
+    def remove(self, place: int, slot: int, hashes: Hashes | Sequence[int]) -> int:
+        """No longer; blocks that it did not hold are passed over. How many it held."""
+        return self._core.remove(place, slot, column(hashes))
 
     def drop(self, place: int) -> None:
         """It holds nothing any more, in any slot."""
-        gone = {(place, slot) for slot in range(SLOTS_MAX)}
-        for block in list(self._holders):
-            self._discard(block, gone)
+        self._core.drop(place)
 
     def drop_slot(self, slot: int) -> None:
         """Nobody holds anything in this slot any more."""
-        for block, held in list(self._holders.items()):
-            self._discard(block, {holder for holder in held if holder[1] == slot})
+        self._core.drop_slot(slot)
 
-    def find(self, hashes: Hashes, places: npt.NDArray[np.int64]) -> Found:
-        """Depths of each place, from the first block on."""
-        columns = [self._depths(hashes, places, tier) for tier in Tier]
-        pool = int(self._depths(hashes, np.array([POOL_PLACE]), Tier.DISK)[0])
-        return Found(columns[0], columns[1], columns[2], pool)
+    def find(self, hashes: Hashes, places: Places) -> Found:
+        """Leading blocks that each place has."""
+        return Found(*self._core.find(hashes, places))
 
-    def _discard(self, block: int, gone: set[tuple[int, int]]) -> None:
-        held = self._holders.get(block)
-        if held is not None:
-            held -= gone
-            if not held:
-                del self._holders[block]
+    def holders(self, hashes: Hashes) -> dict[int, int]:
+        """Every place that has a leading block, and how many, over all tiers."""
+        return self._core.holders(hashes)
 
-    def _depths(self, hashes: Hashes, places: npt.NDArray[np.int64], slowest: Tier) -> Depths:
-        depths = np.zeros(len(places), np.int64)
-        for i, place in enumerate(places.tolist()):
-            wanted = {(place, slot) for slot in _SLOTS_UP_TO[slowest]}
-            for block in hashes.tolist():
-                if wanted.isdisjoint(self._holders.get(block, ())):
-                    break
-                depths[i] += 1
-        return depths
+    def route(
+        self,
+        tokens: npt.NDArray[np.uint32],
+        block_size: int,
+        seed: int,
+        places: Places,
+        weights: Weights,
+    ) -> tuple[npt.NDArray[np.float64], Found, Hashes]:
+        """Hash the prompt, find its holders and score every place, in one call.
+
+        Costs are linear: `weights` f64[places, 6] are a fixed part and the cost of a token that is
+        uncached, on the device, in host memory, on disk, and in the pool only. `Found` is in tokens
+        here.
+        """
+        costs, held, pool, hashes = self._core.route(tokens, block_size, seed, places, weights)
+        return costs, Found(held, pool), hashes
+
+    def apply(
+        self, message: bytes, places: npt.NDArray[np.uint32], model_seed: int, block_size: int
+    ) -> Applied:
+        """Apply one message as an engine publishes it; `places` by data-parallel rank.
+
+        Raises ValueError when it is none; single events that do not fit are counted.
+        """
+        return Applied(*self._core.apply(message, places, model_seed, block_size))
+
+    def held(self, place: int, slot: int) -> int:
+        """Blocks held in one slot."""
+        return self._core.held(place, slot)
+
+    def digest(
+        self, place: int, slot: int
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Counts and exclusive ors of the hashes held, by their first byte: u64[256] each."""
+        return self._core.digest(place, slot)
+
+    def forget_ranges(self, place: int, slot: int, ranges: npt.NDArray[np.uint8]) -> int:
+        """Remove what is held in ranges marked 1, for the worker to name it anew."""
+        return self._core.remove(place, slot, self._core.held_in(place, slot, ranges))
+
+    def stat(self) -> dict[str, int]:
+        """Blocks, entries, sets, memory_bytes, evicted, torn, orphans and aliases."""
+        return self._core.stat()
+
+
+def column(hashes: Hashes | Sequence[int]) -> Hashes:
+    """As a contiguous uint64 array, not copied when it is one."""
+    return np.ascontiguousarray(hashes, np.uint64)

@@ -15,7 +15,9 @@ class Prompt:
 
     def __init__(self, request: RouteRequest) -> None:
         self.request = request
-        self._hashes: dict[int, Hashes] = {}
+        self._hashes: dict[tuple[int, int], Hashes] = {}
+        self._token_array: npt.NDArray[np.uint32] | None = None
+        self._given = np.zeros(0, np.uint64)
         if request.tokens is not None:
             self._token_array = token_array(request.tokens)
             self.tokens = len(self._token_array)
@@ -25,17 +27,29 @@ class Prompt:
         else:
             raise BadInput("a request needs tokens, or hashes and prompt_tokens")
 
-    def hashes(self, block_size: int) -> Hashes:
+    @property
+    def token_array(self) -> npt.NDArray[np.uint32] | None:
+        """None where only hashes were given."""
+        return self._token_array
+
+    def seed(self, group: int = 0) -> int:
+        """Of its chain, by KV group."""
+        request = self.request
+        return prefix_seed(request.model, request.namespace, request.adapter, group)
+
+    def hashes(self, block_size: int, group: int = 0) -> Hashes:
         """Of its whole blocks; where the request gave hashes, those, whatever the size."""
-        if self.request.tokens is None:
+        if self._token_array is None:
             return self._given
-        found = self._hashes.get(block_size)
+        found = self._hashes.get((block_size, group))
         if found is None:
-            request = self.request
-            seed = prefix_seed(request.model, request.namespace, request.adapter)
-            found = prefix_hashes(self._token_array, block_size, seed)
-            self._hashes[block_size] = found
+            found = prefix_hashes(self._token_array, block_size, self.seed(group))
+            self._hashes[block_size, group] = found
         return found
+
+    def keep(self, block_size: int, hashes: Hashes) -> None:
+        """Of group 0, hashed elsewhere."""
+        self._hashes[block_size, 0] = hashes
 
     def covered(self, blocks: npt.NDArray[np.int64], block_size: int) -> npt.NDArray[np.float64]:
         """Tokens that so many leading blocks spare the engine.

@@ -1,0 +1,311 @@
+#include "kv_events.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "block_hash.hpp"
+
+namespace moonpool {
+namespace {
+
+enum Field : std::uint32_t {
+  kBlockHashes,
+  kParent,
+  kTokenIds,
+  kBlockSize,
+  kLoraId,
+  kMedium,
+  kLoraName,
+  kExtraKeys,
+  kGroup,
+  kSpecKind,
+  kSalt,
+  kOwnHashes,  // Moonpool's: little-endian u64, back to back
+  kCounts,
+  kDigests,
+  kFields,
+};
+
+constexpr std::array<std::string_view, kFields> kNames{"block_hashes", "parent_block_hash",
+                                                       "token_ids",    "block_size",
+                                                       "lora_id",      "medium",
+                                                       "lora_name",    "extra_keys",
+                                                       "group_idx",    "kv_cache_spec_kind",
+                                                       "cache_salt",   "hashes",
+                                                       "counts",       "digests"};
+// The order of fields in an array, after its type.
+constexpr Field kStoredOrder[] = {kBlockHashes, kParent,   kTokenIds,  kBlockSize, kLoraId,
+                                  kMedium,      kLoraName, kExtraKeys, kGroup,     kSpecKind};
+constexpr Field kRemovedOrder[] = {kBlockHashes, kMedium, kGroup};
+
+std::uint32_t slot_of(std::string_view medium) {
+  if (medium.empty() || medium == "GPU") return kDevice;
+  if (medium.starts_with("CPU") || medium == "HOST") return kHost;
+  return kDisk;  // DISK, STORAGE, EXTERNAL and what is still to come: the slowest
+}
+
+// Only groups that keep all tokens make a prefix.
+bool is_prefix(std::string_view kind) {
+  return kind.empty() || kind.find("full") != kind.npos || kind.find("mla") != kind.npos ||
+         kind.find("sink") != kind.npos;
+}
+
+// Hashes are integers, or 32 bytes of which the last eight are that integer.
+std::uint64_t read_key(MsgpackReader& in, std::uint64_t domain) {
+  if (in.is_integer()) return in.integer() ^ domain;
+  const std::string_view bytes = in.text();
+  if (bytes.size() < 8) throw BadMessage("a hash of less than 8 bytes");
+  std::uint64_t key;
+  std::memcpy(&key, bytes.data() + bytes.size() - 8, 8);
+  return __builtin_bswap64(key) ^ domain;
+}
+
+// Hashes of different models never meet: engines do not put the model's name into them.
+std::uint64_t domain_of(const EventSource& source, std::uint64_t group) {
+  return group_seed(mix64(source.model_seed ^ 0x656e67696e65), group);
+}
+
+std::uint64_t hash_bytes(std::string_view bytes) {
+  std::uint64_t hash = bytes.size();
+  for (std::size_t at = 0; at < bytes.size(); at += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + at, std::min<std::size_t>(8, bytes.size() - at));
+    hash = mix64(hash ^ word);
+  }
+  return hash;
+}
+
+}  // namespace
+
+// The encoded values of one event's fields, empty where absent or nil.
+struct EventReader::Fields {
+  std::array<std::string_view, kFields> values{};
+
+  bool has(Field field) const { return !values[field].empty(); }
+  MsgpackReader reader(Field field) const { return MsgpackReader(values[field]); }
+  std::string_view text(Field field) const { return has(field) ? reader(field).text() : ""; }
+  std::uint64_t integer(Field field, std::uint64_t otherwise) const {
+    return has(field) ? reader(field).integer() : otherwise;
+  }
+  void take(MsgpackReader& in, Field field) {
+    const auto begin = reinterpret_cast<const char*>(in.at());
+    if (in.take_nil()) return;
+    in.skip();
+    values[field] = {begin,
+                     static_cast<std::size_t>(reinterpret_cast<const char*>(in.at()) - begin)};
+  }
+};
+
+EventCounts EventReader::apply(std::string_view message, const EventSource& source,
+                               std::vector<DigestEvent>& digests) {
+  EventCounts counts;
+  counts.block_size = source.block_size;
+  MsgpackReader in(message);
+  const std::uint32_t parts = in.array();
+  if (parts < 2) throw BadMessage("a batch of " + std::to_string(parts) + " parts");
+  in.skip();  // its time
+  MsgpackReader events = in;
+  in.skip();
+  std::uint64_t rank = 0;
+  if (parts > 2 && !in.take_nil()) rank = in.integer();
+  if (rank >= source.places.size()) {
+    throw BadMessage("rank " + std::to_string(rank) + " of a worker with " +
+                     std::to_string(source.places.size()));
+  }
+  for (std::uint32_t rest = events.array(); rest > 0; rest--) {
+    counts.events++;
+    MsgpackReader event = events;
+    events.skip();  // whatever is wrong inside, the next one begins here
+    try {
+      apply_event(event, source, source.places[rank], counts, digests);
+    } catch (const BadMessage&) {
+      counts.malformed++;
+    }
+  }
+  return counts;
+}
+
+void EventReader::apply_event(MsgpackReader& in, const EventSource& source, std::uint32_t place,
+                              EventCounts& counts, std::vector<DigestEvent>& digests) {
+  Fields fields;
+  std::string_view type;
+  if (in.is_map()) {
+    for (std::uint32_t rest = in.map(); rest > 0; rest--) {
+      const std::string_view name = in.text();
+      const auto* const known = std::find(kNames.begin(), kNames.end(), name);
+      if (name == "type") {
+        type = in.text();
+      } else if (known != kNames.end()) {
+        fields.take(in, static_cast<Field>(known - kNames.begin()));
+      } else {
+        in.skip();
+      }
+    }
+  } else {
+    const std::uint32_t size = in.array();
+    if (size == 0) throw BadMessage("an empty event");
+    type = in.text();
+    const std::span<const Field> order =
+        type == "BlockRemoved" ? std::span<const Field>(kRemovedOrder) : kStoredOrder;
+    for (std::uint32_t i = 0; i + 1 < size && i < order.size(); i++) fields.take(in, order[i]);
+  }
+  if (type == "BlockStored") return stored(fields, source, place, counts);
+  if (type == "BlockRemoved") return removed(fields, source, place, counts);
+  if (type == "AllBlocksCleared") {
+    index_.drop_place(place);
+    feed_.forget(place);
+    counts.cleared++;
+  } else if (type == "CacheDigest") {
+    const std::string_view each = fields.text(kCounts), hashes = fields.text(kDigests);
+    if (each.size() != kDigestRanges * 8 || hashes.size() != kDigestRanges * 8) {
+      throw BadMessage("a digest of another size");
+    }
+    DigestEvent& digest = digests.emplace_back();
+    digest.place = place;
+    digest.slot = slot_of(fields.text(kMedium));
+    digest.ranges.resize(kDigestRanges);
+    for (std::size_t i = 0; i < kDigestRanges; i++) {
+      std::memcpy(&digest.ranges[i].count, each.data() + i * 8, 8);
+      std::memcpy(&digest.ranges[i].hashes, hashes.data() + i * 8, 8);
+    }
+  } else {
+    counts.ignored++;
+  }
+}
+
+void EventReader::stored(const Fields& fields, const EventSource& source, std::uint32_t place,
+                         EventCounts& counts) {
+  const std::uint32_t slot = slot_of(fields.text(kMedium));
+  const std::uint64_t size = fields.integer(kBlockSize, 0);
+  if (size != 0) {
+    if (size > 1 << 20) throw BadMessage("a block of more than 2^20 tokens");
+    if (source.block_size == 0 && counts.block_size == 0) counts.block_size = size;
+    if (size != counts.block_size) {
+      counts.mismatched++;
+      return;
+    }
+  }
+  if (fields.has(kOwnHashes)) {
+    const std::string_view raw = fields.text(kOwnHashes);
+    if (raw.size() % 8 != 0) throw BadMessage("hashes of 8 bytes each");
+    keys_.resize(raw.size() / 8);
+    std::memcpy(keys_.data(), raw.data(), raw.size());
+    index_.store(place, slot, keys_, fields.integer(kParent, 0));
+    counts.stored += keys_.size();
+    counts.groups |= 1;
+    return;
+  }
+  const std::uint64_t group = fields.integer(kGroup, 0);
+  if (!is_prefix(fields.text(kSpecKind)) || group >= 64) {
+    counts.ignored++;
+    return;
+  }
+  const std::uint64_t domain = domain_of(source, group);
+  read_keys(fields.values[kBlockHashes], domain);
+  std::uint64_t parent = 0;
+  if (fields.has(kParent)) {
+    MsgpackReader in = fields.reader(kParent);
+    parent = read_key(in, domain);
+  }
+  MsgpackReader ids = fields.reader(kTokenIds);
+  const std::uint32_t token_count = fields.has(kTokenIds) ? ids.array() : 0;
+  if (token_count == 0) {  // a tier's word about blocks that are known
+    counts.unknown += feed_.move(place, slot, keys_);
+    counts.stored += keys_.size();
+    return;
+  }
+  if (size == 0 || token_count != size * keys_.size()) {
+    throw BadMessage("tokens that do not fill the blocks");
+  }
+  tokens_.resize(token_count);
+  ids.tokens(tokens_.data(), token_count);
+  contents_.resize(keys_.size());
+  for (std::size_t i = 0; i < keys_.size(); i++) {
+    contents_[i] = block_content(std::span(tokens_).subspan(i * size, size));
+  }
+  mix_extras(fields);
+  const std::uint64_t seed = group_seed(root_seed(fields, source), group);
+  counts.orphaned += feed_.store(place, slot, {keys_, contents_, parent, seed});
+  counts.stored += keys_.size();
+  counts.groups |= std::uint64_t{1} << group;
+}
+
+void EventReader::removed(const Fields& fields, const EventSource& source, std::uint32_t place,
+                          EventCounts& counts) {
+  const std::uint32_t slot = slot_of(fields.text(kMedium));
+  std::size_t held;
+  if (fields.has(kOwnHashes)) {
+    const std::string_view raw = fields.text(kOwnHashes);
+    if (raw.size() % 8 != 0) throw BadMessage("hashes of 8 bytes each");
+    keys_.resize(raw.size() / 8);
+    std::memcpy(keys_.data(), raw.data(), raw.size());
+    held = index_.remove(place, slot, keys_);
+  } else {
+    read_keys(fields.values[kBlockHashes], domain_of(source, fields.integer(kGroup, 0)));
+    held = feed_.remove(place, slot, keys_);
+  }
+  counts.removed += held;
+  counts.unknown += keys_.size() - std::min(held, keys_.size());
+}
+
+void EventReader::read_keys(std::string_view list, std::uint64_t domain) {
+  if (list.empty()) throw BadMessage("no block_hashes");
+  MsgpackReader in(list);
+  keys_.resize(in.array());
+  for (std::uint64_t& key : keys_) key = read_key(in, domain);
+}
+
+// What the chain of a first block begins with: its salt comes in the block's extra keys.
+std::uint64_t EventReader::root_seed(const Fields& fields, const EventSource& source) const {
+  std::string adapter(fields.text(kLoraName));
+  if (adapter.empty() && fields.has(kLoraId)) {
+    adapter = std::to_string(fields.integer(kLoraId, 0));
+  }
+  std::string_view salt = fields.text(kSalt);
+  if (salt.empty() && fields.has(kExtraKeys)) {
+    MsgpackReader in = fields.reader(kExtraKeys);
+    if (in.array() > 0 && in.is_array()) {
+      for (std::uint32_t rest = in.array(); rest > 0; rest--) {
+        if (in.is_text() && salt.empty()) {
+          const std::string_view text = in.text();
+          if (text != adapter) salt = text;
+        } else {
+          in.skip();
+        }
+      }
+    }
+  }
+  return prefix_seed(source.model_seed, salt, adapter);
+}
+
+// What else tells blocks of equal tokens apart (images) becomes a part of their content.
+void EventReader::mix_extras(const Fields& fields) {
+  if (!fields.has(kExtraKeys)) return;
+  const std::string_view adapter = fields.text(kLoraName);
+  const bool first = !fields.has(kParent);
+  MsgpackReader in = fields.reader(kExtraKeys);
+  const std::uint32_t count = in.array();
+  for (std::uint32_t i = 0; i < count && i < contents_.size(); i++) {
+    if (in.take_nil()) continue;
+    bool salted = !first || i > 0 || fields.has(kSalt);  // the salt is in the seed already
+    for (std::uint32_t rest = in.array(); rest > 0; rest--) {
+      const auto begin = reinterpret_cast<const char*>(in.at());
+      const bool text = in.is_text();
+      const std::string_view value = text ? in.text() : std::string_view();
+      if (!text) in.skip();
+      if (text && value == adapter) continue;
+      if (text && !salted) {
+        salted = true;
+        continue;
+      }
+      const auto end = reinterpret_cast<const char*>(in.at());
+      contents_[i] =
+          mix64(contents_[i] ^ hash_bytes({begin, static_cast<std::size_t>(end - begin)}));
+    }
+  }
+}
+
+}  // namespace moonpool

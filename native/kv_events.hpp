@@ -1,0 +1,70 @@
+// KV events as engines publish them, applied to the index: vLLM's maps and the positional arrays
+// that it sent before and SGLang sends, and Moonpool's own, which carry own hashes.
+//
+// A batch is [time, events, rank?]. One event that does not fit is counted and passed over; a
+// message that is none throws BadMessage.
+#pragma once
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "engine_feed.hpp"
+#include "msgpack.hpp"
+
+namespace moonpool {
+
+struct EventSource {
+  std::span<const std::uint32_t> places;  // by data-parallel rank
+  std::uint64_t model_seed = 0;
+  std::uint32_t block_size = 0;  // tokens; 0: taken from the first event
+};
+
+struct EventCounts {
+  std::uint64_t events = 0;
+  std::uint64_t stored = 0;    // blocks
+  std::uint64_t removed = 0;   // blocks that were held
+  std::uint64_t unknown = 0;   // removed or moved, and not held
+  std::uint64_t orphaned = 0;  // blocks that wait for their parent
+  std::uint64_t cleared = 0;
+  std::uint64_t ignored = 0;     // events of groups that are no prefix, or of unknown types
+  std::uint64_t malformed = 0;   // events
+  std::uint64_t mismatched = 0;  // events of another block size
+  std::uint64_t block_size = 0;  // that of the last stored event
+  std::uint64_t groups = 0;      // bits of the KV groups that stored something
+};
+
+// A worker's own account of one slot, to be compared with the index.
+struct DigestEvent {
+  std::uint32_t place;
+  std::uint32_t slot;
+  std::vector<RangeDigest> ranges;  // kDigestRanges of them
+};
+
+class EventReader {
+ public:
+  EventReader(PrefixIndex& index, EngineFeed& feed) : index_(index), feed_(feed) {}
+
+  // Applies one message. Digests in it are left in `digests`.
+  EventCounts apply(std::string_view message, const EventSource& source,
+                    std::vector<DigestEvent>& digests);
+
+ private:
+  struct Fields;
+
+  void apply_event(MsgpackReader& in, const EventSource& source, std::uint32_t place,
+                   EventCounts& counts, std::vector<DigestEvent>& digests);
+  void stored(const Fields& fields, const EventSource& source, std::uint32_t place,
+              EventCounts& counts);
+  void removed(const Fields& fields, const EventSource& source, std::uint32_t place,
+               EventCounts& counts);
+  void read_keys(std::string_view list, std::uint64_t domain);
+  std::uint64_t root_seed(const Fields& fields, const EventSource& source) const;
+  void mix_extras(const Fields& fields);
+
+  PrefixIndex& index_;
+  EngineFeed& feed_;
+  std::vector<std::uint64_t> keys_, contents_;
+  std::vector<std::uint32_t> tokens_;
+};
+
+}  // namespace moonpool

@@ -1,0 +1,355 @@
+#include "prefix_index.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+namespace moonpool {
+namespace {
+
+constexpr std::size_t kBytesMin = 1 << 20;
+constexpr std::size_t kRun = 64;           // blocks whose memory is asked for at once
+constexpr std::size_t kTornMax = 1 << 16;  // a holder with more gaps is forgotten
+constexpr std::uint32_t kSweepSteps = 64;  // entries looked at a call, after a drop
+
+}  // namespace
+
+PrefixIndex::PrefixIndex(std::size_t bytes_max) : bytes_max_(bytes_max) {
+  if (bytes_max < kBytesMin) {
+    throw std::invalid_argument("an index needs at least 1 MiB, not " + std::to_string(bytes_max) +
+                                " bytes");
+  }
+}
+
+void PrefixIndex::store(std::uint32_t place, std::uint32_t slot,
+                        std::span<const std::uint64_t> hashes, std::uint64_t parent) {
+  const std::lock_guard lock(mutex_);
+  store_run(make_holder(place, slot), hashes, parent);
+}
+
+std::size_t PrefixIndex::remove(std::uint32_t place, std::uint32_t slot,
+                                std::span<const std::uint64_t> hashes) {
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t holder = holder_of(place, slot);
+  if (holder == kNone) return 0;
+  sweep(kSweepSteps);
+  std::size_t held = 0;
+  for (std::size_t from = 0; from < hashes.size(); from += kRun) {
+    const auto run = hashes.subspan(from, std::min(kRun, hashes.size() - from));
+    for (const std::uint64_t hash : run) table_.ask(hash);
+    for (const std::uint64_t hash : run) table_.ask_entry(hash);
+    for (const std::uint64_t hash : run) held += remove_one(holder, hash);
+  }
+  return held;
+}
+
+void PrefixIndex::drop(std::uint32_t place, std::uint32_t slot) {
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t holder = holder_of(place, slot);
+  if (holder != kNone) drop_holder(holder);
+}
+
+void PrefixIndex::drop_place(std::uint32_t place) {
+  for (std::uint32_t slot = 0; slot < kSlots; slot++) drop(place, slot);
+}
+
+void PrefixIndex::drop_slot(std::uint32_t slot) {
+  const std::lock_guard lock(mutex_);
+  for (std::uint32_t holder = 0; holder < holders_.size(); holder++) {
+    if (holders_[holder].slot == slot) drop_holder(holder);
+  }
+}
+
+std::uint64_t PrefixIndex::held(std::uint32_t place, std::uint32_t slot) const {
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t holder = holder_of(place, slot);
+  return holder == kNone ? 0 : holders_[holder].count;
+}
+
+std::array<RangeDigest, kDigestRanges> PrefixIndex::digest(std::uint32_t place,
+                                                           std::uint32_t slot) const {
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t holder = holder_of(place, slot);
+  if (holder == kNone || holders_[holder].ranges == nullptr) return {};
+  return *holders_[holder].ranges;
+}
+
+std::vector<std::uint64_t> PrefixIndex::held_in(std::uint32_t place, std::uint32_t slot,
+                                                std::span<const std::uint8_t> ranges) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::uint64_t> hashes;
+  const std::uint32_t holder = holder_of(place, slot);
+  if (holder == kNone) return hashes;
+  for (std::uint32_t n = 0; n < table_.high(); n++) {
+    const PrefixEntry& entry = table_[n];
+    if (!entry.free() && ranges[entry.hash() >> 56] != 0 && holds(n, holder)) {
+      hashes.push_back(entry.hash());
+    }
+  }
+  return hashes;
+}
+
+IndexCounts PrefixIndex::counts() const {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t torn = 0;
+  for (const Holder& holder : holders_) torn += holder.torn.size();
+  return {blocks_, table_.size(), sets_.size(), bytes(), evicted_, torn};
+}
+
+std::size_t PrefixIndex::memory_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes();
+}
+
+// Inside: holders
+
+std::uint32_t PrefixIndex::holder_of(std::uint32_t place, std::uint32_t slot) const {
+  if (slot >= kSlots) {
+    throw std::invalid_argument("slot " + std::to_string(slot) + " is not within 0..7");
+  }
+  return place < places_.size() ? places_[place][slot] : kNone;
+}
+
+std::uint32_t PrefixIndex::make_holder(std::uint32_t place, std::uint32_t slot) {
+  if (place >= kPlacesMax) {
+    throw std::invalid_argument("place " + std::to_string(place) + " is not within 0.." +
+                                std::to_string(kPlacesMax - 1));
+  }
+  const std::uint32_t found = holder_of(place, slot);
+  if (found != kNone) return found;
+  while (places_.size() <= place) {
+    places_.emplace_back();
+    places_.back().fill(kNone);
+  }
+  Holder& made = holders_.emplace_back();
+  made.place = place;
+  made.slot = slot;
+  places_[place][slot] = static_cast<std::uint32_t>(holders_.size() - 1);
+  return places_[place][slot];
+}
+
+void PrefixIndex::drop_holder(std::uint32_t holder) {
+  if (holders_[holder].count == 0 && holders_[holder].torn.empty()) return;
+  blocks_ -= sets_.erase_holder(holder);
+  holders_[holder].count = 0;
+  holders_[holder].ranges.reset();
+  holders_[holder].torn.clear();
+  sweep_left_ = table_.high();
+}
+
+// Inside: storing
+
+void PrefixIndex::store_run(std::uint32_t holder, std::span<const std::uint64_t> hashes,
+                            std::uint64_t parent) {
+  numbers_.clear();
+  if (hashes.empty()) return;
+  sweep(kSweepSteps);
+  bound_sets();
+  const std::uint32_t above = parent == 0 ? kNone : entry_for(parent);
+  pinned_ = above;  // the last block has no child until the next one comes
+  for (std::size_t from = 0; from < hashes.size(); from += kRun) {
+    const auto run = hashes.subspan(from, std::min(kRun, hashes.size() - from));
+    for (const std::uint64_t hash : run) table_.ask(hash);
+    for (const std::uint64_t hash : run) table_.ask_entry(hash);
+    for (const std::uint64_t hash : run) {
+      const std::uint32_t number = entry_for(hash);
+      if (pinned_ != kNone && number != pinned_ && table_[number].parent == kNone) {
+        link(number, pinned_);
+      }
+      give(number, holder);
+      numbers_.push_back(number);
+      pinned_ = number;
+    }
+  }
+  pinned_ = kNone;
+  if (above != kNone) free_unheld(above);  // what came after it may hang elsewhere
+  if (holders_[holder].torn.size() > kTornMax) drop_holder(holder);
+}
+
+// From now on the entry's place in its chain is known: whoever has it and not the parent is torn.
+void PrefixIndex::link(std::uint32_t number, std::uint32_t parent) {
+  table_.link(number, parent);
+  const auto mine = sets_.words(sets_.resolve(table_[number].set));
+  const auto above = sets_.words(sets_.resolve(table_[parent].set));
+  for (std::size_t w = 0; w < mine.size(); w++) {
+    for (std::uint64_t rest = mine[w] & ~above[w]; rest != 0; rest &= rest - 1) {
+      holders_[w * 64 + static_cast<std::size_t>(std::countr_zero(rest))].torn.at(
+          table_[parent].hash());
+    }
+  }
+}
+
+// The entry of the hash, made when there is none: with the empty set, and so not yet anybody's.
+std::uint32_t PrefixIndex::entry_for(std::uint64_t hash) {
+  std::uint32_t number = table_.find(hash);
+  if (number != kNone) return number;
+  make_room();
+  number = table_.insert(hash);
+  sets_.add_entry(HolderSets::kEmpty);
+  if (touched_.size() <= number / 64) touched_.resize(number / 64 + 1);
+  touch(number);
+  return number;
+}
+
+void PrefixIndex::give(std::uint32_t number, std::uint32_t holder) {
+  PrefixEntry& entry = table_[number];
+  const std::uint32_t set = sets_.resolve(entry.set);
+  touch(number);
+  if (sets_.contains(set, holder)) return;
+  const std::uint32_t larger = sets_.with(set, holder);
+  if (set == HolderSets::kEmpty) blocks_++;
+  sets_.move_entry(entry.set, larger);
+  entry.set = larger;
+  Holder& mine = holders_[holder];
+  count_in(mine, entry.hash());
+  mine.torn.erase(entry.hash());
+  if (entry.parent != kNone && !holds(entry.parent, holder)) {
+    mine.torn.at(table_[entry.parent].hash());
+  }
+}
+
+void PrefixIndex::count_in(Holder& holder, std::uint64_t hash) {
+  if (holder.ranges == nullptr) {
+    holder.ranges = std::make_unique<std::array<RangeDigest, kDigestRanges>>();
+  }
+  RangeDigest& range = (*holder.ranges)[hash >> 56];
+  range.hashes ^= hash;
+  range.count++;
+  holder.count++;
+}
+
+void PrefixIndex::count_out(Holder& holder, std::uint64_t hash) {
+  RangeDigest& range = (*holder.ranges)[hash >> 56];
+  range.hashes ^= hash;
+  range.count--;
+  holder.count--;
+}
+
+// Inside: removing
+
+bool PrefixIndex::remove_one(std::uint32_t holder, std::uint64_t hash) {
+  const std::uint32_t number = table_.find(hash);
+  if (number == kNone || !holds(number, holder)) return false;
+  take(number, holder);
+  if (!table_[number].children.none() &&
+      (table_.too_many_children(number) || holds_child(number, holder))) {
+    holders_[holder].torn.at(hash);
+  }
+  free_unheld(number);
+  return true;
+}
+
+void PrefixIndex::take(std::uint32_t number, std::uint32_t holder) {
+  PrefixEntry& entry = table_[number];
+  const std::uint32_t smaller = sets_.without(sets_.resolve(entry.set), holder);
+  if (smaller == HolderSets::kEmpty) blocks_--;
+  sets_.move_entry(entry.set, smaller);
+  entry.set = smaller;
+  count_out(holders_[holder], entry.hash());
+  mend_parent(number, holder);
+}
+
+// The last child of a block that the holder lacks is gone: nothing is torn there any more.
+void PrefixIndex::mend_parent(std::uint32_t number, std::uint32_t holder) {
+  FlatMap<char>& torn = holders_[holder].torn;
+  const std::uint32_t parent = table_[number].parent;
+  if (torn.empty() || parent == kNone || table_.too_many_children(parent)) return;
+  if (!holds_child(parent, holder)) torn.erase(table_[parent].hash());
+}
+
+bool PrefixIndex::holds_child(std::uint32_t number, std::uint32_t holder) const {
+  return table_.any_child(number, [&](std::uint32_t child) { return holds(child, holder); });
+}
+
+// Frees the entry when nobody holds it and nothing hangs below it; then perhaps its parents.
+void PrefixIndex::free_unheld(std::uint32_t number) {
+  while (number != kNone && number != pinned_ && table_[number].children.none() &&
+         sets_.resolve(table_[number].set) == HolderSets::kEmpty) {
+    const std::uint32_t parent = table_[number].parent;
+    const bool counted = parent != kNone && table_.too_many_children(parent);
+    sets_.drop_entry(table_[number].set);
+    table_.erase(number);
+    if (counted && table_[parent].children.none()) {
+      // Nobody walked its children: who had the last of them may still call it torn.
+      for (Holder& holder : holders_) holder.torn.erase(table_[parent].hash());
+    }
+    number = parent;
+  }
+}
+
+// Inside: bounds
+
+std::size_t PrefixIndex::bytes() const {
+  std::size_t bytes = table_.memory_bytes() + sets_.memory_bytes() + others_bytes_ +
+                      touched_.capacity() * sizeof(std::uint64_t) +
+                      memo_.capacity() * sizeof(std::uint64_t);
+  for (const Holder& holder : holders_) {
+    bytes += sizeof(Holder) + holder.torn.memory_bytes() +
+             (holder.ranges == nullptr ? 0 : sizeof *holder.ranges);
+  }
+  return bytes;
+}
+
+// Before an entry is made: as long as it does not fit, leaves go.
+void PrefixIndex::make_room() {
+  const auto many = [&] { return table_.size() >= EntryIndex::kNumbersMax; };
+  while (!table_.ready() || many()) {
+    if (!many() && table_.memory_bytes() + table_.bytes_to_grow() <= bytes_max_ / 8 * 6) {
+      table_.grow();
+      return;
+    }
+    // Some more than needed, so that what comes next does not all pass here.
+    for (std::size_t i = 0; (many() || !table_.sparse()) && i < 64 + table_.size() / 16; i++) {
+      if (!evict_one()) break;
+    }
+    table_.clean();
+  }
+}
+
+void PrefixIndex::bound_sets() {
+  while (sets_.size() > 64 && sets_.bytes_used() > bytes_max_ / 8 && evict_one()) {
+  }
+}
+
+// The hand goes round: what was stored or found since it came by gets one more round.
+bool PrefixIndex::evict_one() {
+  for (std::uint64_t step = 0; step < 2ull * table_.high(); step++) {
+    const std::uint32_t number = hand_;
+    hand_ = hand_ + 1 >= table_.high() ? 0 : hand_ + 1;
+    PrefixEntry& entry = table_[number];
+    if (entry.free() || number == pinned_ || !entry.children.none()) continue;
+    const std::uint64_t bit = std::uint64_t{1} << (number % 64);
+    if ((touched_[number / 64] & bit) != 0) {
+      touched_[number / 64] &= ~bit;
+      continue;
+    }
+    const auto words = sets_.words(sets_.resolve(entry.set));
+    std::vector<std::uint32_t> holding;
+    for (std::size_t w = 0; w < words.size(); w++) {
+      for (std::uint64_t rest = words[w]; rest != 0; rest &= rest - 1) {
+        holding.push_back(static_cast<std::uint32_t>(w * 64 + std::countr_zero(rest)));
+      }
+    }
+    for (const std::uint32_t holder : holding) take(number, holder);
+    free_unheld(number);
+    evicted_++;
+    return true;
+  }
+  return false;
+}
+
+// After a drop, entries that nobody holds are found bit by bit; forwarded sets get their new
+// number.
+void PrefixIndex::sweep(std::uint32_t steps) {
+  for (; steps > 0 && sweep_left_ > 0; steps--, sweep_left_--) {
+    sweep_at_ = sweep_at_ + 1 >= table_.high() ? 0 : sweep_at_ + 1;
+    PrefixEntry& entry = table_[sweep_at_];
+    if (entry.free()) continue;
+    const std::uint32_t set = sets_.resolve(entry.set);
+    sets_.move_entry(entry.set, set);
+    entry.set = set;
+    free_unheld(sweep_at_);
+  }
+}
+
+}  // namespace moonpool

@@ -1,0 +1,121 @@
+#include "prefix_table.hpp"
+
+#include <algorithm>
+
+namespace moonpool {
+
+void EntryIndex::insert(std::uint64_t hash, std::uint32_t number) {
+  const std::uint64_t mixed = spread(hash);
+  std::size_t i = home(mixed);
+  while (cells_[i] < kGone) i = i + 1 == cells_.size() ? 0 : i + 1;
+  if (cells_[i] == kNone) used_++;
+  cells_[i] = tag_of(mixed) | number;
+  live_++;
+}
+
+void EntryIndex::erase(std::uint64_t hash, std::uint32_t number) {
+  const std::uint64_t mixed = spread(hash);
+  std::size_t i = home(mixed);
+  while (cells_[i] >= kGone || (cells_[i] & kNumberMask) != number) {
+    i = i + 1 == cells_.size() ? 0 : i + 1;
+  }
+  // Before an empty cell nothing has to be walked over.
+  const bool last = cells_[i + 1 == cells_.size() ? 0 : i + 1] == kNone;
+  cells_[i] = last ? kNone : kGone;
+  if (last) used_--;
+  live_--;
+}
+
+std::size_t EntryIndex::wanted_cells() const {
+  // By half more when live ones fill it; the same again when only gone ones did.
+  const std::size_t cells = std::max<std::size_t>(cells_.size(), 1024);
+  return (live_ + 1) * 10 > cells * 7 ? cells + cells / 2 : cells;
+}
+
+void EntryIndex::reset(std::size_t cells) {
+  if (cells == cells_.size()) {
+    std::fill(cells_.begin(), cells_.end(), kNone);
+  } else {
+    std::vector<std::uint32_t>(cells, kNone).swap(cells_);
+  }
+  used_ = live_ = 0;
+}
+
+std::size_t PrefixTable::bytes_to_grow() const {
+  std::size_t bytes = has_entry() ? 0 : kChunk * sizeof(PrefixEntry);
+  for (const EntryIndex* index : {&by_hash_, &by_engine_}) {
+    if (index->full()) bytes += index->wanted_cells() * sizeof(std::uint32_t);
+  }
+  return bytes;
+}
+
+void PrefixTable::grow() {
+  if (!has_entry()) chunks_.push_back(std::make_unique<PrefixEntry[]>(kChunk));
+  if (by_hash_.full()) rebuild_by_hash(by_hash_.wanted_cells());
+  if (by_engine_.full()) rebuild_by_engine(by_engine_.wanted_cells());
+}
+
+void PrefixTable::clean() {
+  if (by_hash_.full()) rebuild_by_hash(by_hash_.cells());
+  if (by_engine_.full()) rebuild_by_engine(by_engine_.cells());
+}
+
+std::uint32_t PrefixTable::insert(std::uint64_t hash) {
+  std::uint32_t number = high_;
+  if (free_.empty()) {
+    high_++;
+  } else {
+    number = free_.back();
+    free_.pop_back();
+  }
+  PrefixEntry& entry = (*this)[number];
+  entry = PrefixEntry{};
+  entry.set_hash(hash);
+  entry.set = 0;
+  entry.parent = kNone;
+  by_hash_.insert(hash, number);
+  return number;
+}
+
+void PrefixTable::map_engine(std::uint32_t number, std::uint64_t key) {
+  (*this)[number].set_engine(key);
+  by_engine_.insert(key, number);
+}
+
+void PrefixTable::erase(std::uint32_t number) {
+  PrefixEntry& entry = (*this)[number];
+  by_hash_.erase(entry.hash(), number);
+  if (entry.engine() != 0) by_engine_.erase(entry.engine(), number);
+  if (entry.parent != kNone) lists_.remove((*this)[entry.parent].children, number);
+  entry.set = kNone;
+  entry.set_engine(0);
+  free_.push_back(number);
+}
+
+void PrefixTable::link(std::uint32_t number, std::uint32_t parent) {
+  (*this)[number].parent = parent;
+  lists_.add((*this)[parent].children, number);
+}
+
+std::size_t PrefixTable::memory_bytes() const {
+  return chunks_.size() * kChunk * sizeof(PrefixEntry) + by_hash_.memory_bytes() +
+         by_engine_.memory_bytes() + lists_.memory_bytes() +
+         free_.capacity() * sizeof(std::uint32_t);
+}
+
+void PrefixTable::rebuild_by_hash(std::size_t cells) {
+  by_hash_.reset(cells);
+  for (std::uint32_t n = 0; n < high_; n++) {
+    if (!(*this)[n].free()) by_hash_.insert((*this)[n].hash(), n);
+  }
+}
+
+void PrefixTable::rebuild_by_engine(std::size_t cells) {
+  by_engine_.reset(cells);
+  for (std::uint32_t n = 0; n < high_; n++) {
+    const PrefixEntry& entry = (*this)[n];
+    if (!entry.free() && entry.engine() != 0) by_engine_.insert(entry.engine(), n);
+  }
+}
+
+}  // namespace moonpool

@@ -1,0 +1,175 @@
+// The blocks of the prefix index: entries in chunks, found by their own hash or by the engine's,
+// linked to parent and children. 28 bytes an entry and 4 a place in each of two indexes.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "children.hpp"
+
+namespace moonpool {
+
+// Open addressing over entry numbers: 26 bits of number, 6 of the hash, so that a wrong candidate
+// seldom costs a look at its entry.
+class EntryIndex {
+ public:
+  static constexpr std::uint32_t kNone = 0xffffffff;
+  static constexpr std::uint32_t kNumberBits = 26;
+  static constexpr std::uint32_t kNumbersMax = (1u << kNumberBits) - 2;
+
+  // `same(number)` says whether the entry is the wanted one.
+  template <class Same>
+  std::uint32_t find(std::uint64_t hash, Same same) const {
+    if (used_ == 0) return kNone;
+    const std::uint64_t mixed = spread(hash);
+    const std::uint32_t tag = tag_of(mixed);
+    for (std::size_t i = home(mixed);; i = i + 1 == cells_.size() ? 0 : i + 1) {
+      const std::uint32_t cell = cells_[i];
+      if (cell == kNone) return kNone;
+      if (cell != kGone && (cell & ~kNumberMask) == tag && same(cell & kNumberMask)) {
+        return cell & kNumberMask;
+      }
+    }
+  }
+  // The entry must not be there; room must have been made.
+  void insert(std::uint64_t hash, std::uint32_t number);
+  void erase(std::uint64_t hash, std::uint32_t number);
+
+  bool full() const { return (used_ + 1) * 5 > cells_.size() * 4; }  // of live and gone ones
+  bool sparse() const { return live_ * 10 <= cells_.size() * 7; }    // a rebuild gives room
+  std::size_t cells() const { return cells_.size(); }
+  std::size_t wanted_cells() const;  // how many a rebuild should have, for one entry more
+  void reset(std::size_t cells);     // empty; then insert all again
+
+  // Asks for the memory that a find of `hash` will look at.
+  void ask(std::uint64_t hash) const {
+    if (used_ != 0) __builtin_prefetch(cells_.data() + home(spread(hash)));
+  }
+  // The first entry that a find would look at, or kNone.
+  std::uint32_t likely(std::uint64_t hash) const {
+    if (used_ == 0) return kNone;
+    const std::uint32_t cell = cells_[home(spread(hash))];
+    return cell >= kGone ? kNone : cell & kNumberMask;
+  }
+  std::size_t memory_bytes() const { return cells_.capacity() * sizeof(std::uint32_t); }
+
+ private:
+  static constexpr std::uint32_t kGone = 0xfffffffe;
+  static constexpr std::uint32_t kNumberMask = (1u << kNumberBits) - 1;
+
+  // Hashes given from outside may be anything.
+  static std::uint64_t spread(std::uint64_t hash) { return hash * 0x9e3779b97f4a7c15; }
+  static std::uint32_t tag_of(std::uint64_t mixed) {
+    return static_cast<std::uint32_t>(mixed) & ~kNumberMask;
+  }
+  std::size_t home(std::uint64_t mixed) const { return (mixed >> 32) * cells_.size() >> 32; }
+
+  std::vector<std::uint32_t> cells_;
+  std::size_t used_ = 0;  // cells that are not empty, gone ones included
+  std::size_t live_ = 0;
+};
+
+struct PrefixEntry {
+  static constexpr std::uint32_t kNone = EntryIndex::kNone;
+
+  std::uint32_t hash_words[2];
+  std::uint32_t engine_words[2];  // the engine's key, 0 when there is none or it is the own hash
+  std::uint32_t set;              // kNone: the entry is free
+  std::uint32_t parent;           // kNone: a first block
+  Children children;
+
+  std::uint64_t hash() const { return word(hash_words); }
+  std::uint64_t engine() const { return word(engine_words); }
+  void set_hash(std::uint64_t value) { std::memcpy(hash_words, &value, sizeof value); }
+  void set_engine(std::uint64_t value) { std::memcpy(engine_words, &value, sizeof value); }
+  bool free() const { return set == kNone; }
+
+ private:
+  static std::uint64_t word(const std::uint32_t* from) {
+    std::uint64_t value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+  }
+};
+static_assert(sizeof(PrefixEntry) == 28);
+
+class PrefixTable {
+ public:
+  static constexpr std::uint32_t kNone = EntryIndex::kNone;
+
+  PrefixEntry& operator[](std::uint32_t number) {
+    return chunks_[number / kChunk][number % kChunk];
+  }
+  const PrefixEntry& operator[](std::uint32_t number) const {
+    return chunks_[number / kChunk][number % kChunk];
+  }
+
+  std::uint32_t find(std::uint64_t hash) const {
+    return by_hash_.find(hash, [&](std::uint32_t n) { return (*this)[n].hash() == hash; });
+  }
+  // As find; an entry whose neighbour is `near` in the chain, `steps` further, is found at once
+  // when they were stored in one go.
+  std::uint32_t find_near(std::uint64_t hash, std::uint32_t near, std::uint64_t steps) const {
+    const std::uint64_t guess = near + steps;
+    if (near != kNone && guess < high_ &&
+        (*this)[static_cast<std::uint32_t>(guess)].hash() == hash &&
+        !(*this)[static_cast<std::uint32_t>(guess)].free()) {
+      return static_cast<std::uint32_t>(guess);
+    }
+    return find(hash);
+  }
+  std::uint32_t find_engine(std::uint64_t key) const {
+    return by_engine_.find(key, [&](std::uint32_t n) { return (*this)[n].engine() == key; });
+  }
+
+  // Is there room for one entry more and its engine's key? If not: grow(), which takes so many
+  // bytes, or clean(), which takes none and gives enough only in a sparse table.
+  bool ready() const { return has_entry() && !by_hash_.full() && !by_engine_.full(); }
+  std::size_t bytes_to_grow() const;
+  void grow();
+  void clean();
+  bool sparse() const { return has_entry() && by_hash_.sparse() && by_engine_.sparse(); }
+
+  // A new entry with the empty set and no parent.
+  std::uint32_t insert(std::uint64_t hash);
+  bool can_map() const { return !by_engine_.full(); }
+  void map_engine(std::uint32_t number, std::uint64_t key);
+  // Without children; its parent loses it.
+  void erase(std::uint32_t number);
+  void link(std::uint32_t number, std::uint32_t parent);
+
+  void ask(std::uint64_t hash) const { by_hash_.ask(hash); }
+  void ask_engine(std::uint64_t key) const { by_engine_.ask(key); }
+  void ask_entry(std::uint64_t hash) const {
+    const std::uint32_t number = by_hash_.likely(hash);
+    if (number != kNone) __builtin_prefetch(&(*this)[number]);
+  }
+
+  // fn(child) until it says true; false when none did or when they are too many to be listed.
+  template <class Call>
+  bool any_child(std::uint32_t number, Call call) const {
+    return lists_.any((*this)[number].children, call);
+  }
+  bool too_many_children(std::uint32_t number) const { return (*this)[number].children.counted(); }
+
+  std::uint32_t high() const { return high_; }  // numbers ever used
+  std::size_t size() const { return high_ - free_.size(); }
+  std::size_t memory_bytes() const;
+
+ private:
+  static constexpr std::size_t kChunk = 4096;
+
+  bool has_entry() const { return !free_.empty() || high_ < chunks_.size() * kChunk; }
+  void rebuild_by_hash(std::size_t cells);
+  void rebuild_by_engine(std::size_t cells);
+
+  std::vector<std::unique_ptr<PrefixEntry[]>> chunks_;
+  std::vector<std::uint32_t> free_;
+  std::uint32_t high_ = 0;
+  EntryIndex by_hash_, by_engine_;
+  ChildLists lists_;
+};
+
+}  // namespace moonpool
