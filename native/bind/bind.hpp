@@ -13,12 +13,5 @@ void bind_endpoint(nanobind::module_& m);      // the data plane's socket endpoi
 void bind_table(nanobind::module_& m);         // the catalog's row table
 void bind_transfer(nanobind::module_& m);      // block copies between mapped memory
 void bind_radix(nanobind::module_& m);         // the prefix tree of an engine's own KV cache
-void bind_crc(nanobind::module_& m);           // crc32c, copies with checksum
-void bind_hash(nanobind::module_& m);          // SHA-256, HMAC, block hash chains
-void bind_keys(nanobind::module_& m);          // batches of keys
-void bind_segment(nanobind::module_& m);       // segment agent and shared-memory client
-void bind_endpoint(nanobind::module_& m);      // the data plane's socket endpoint
-void bind_table(nanobind::module_& m);         // the catalog's row table
-void bind_transfer(nanobind::module_& m);      // block copies between mapped memory
 void bind_prefix_index(nanobind::module_& m);  // the router's index of prefixes
 }  // namespace moonpool
