@@ -33,6 +33,7 @@ BENCHES: Final = {
     "memory": "moonpool.bench.memory",
     "radix": "moonpool.bench.radix",
     "proxy": "moonpool.bench.proxy",
+    "router": "moonpool.bench.router",
 }
 
 
@@ -41,6 +42,10 @@ class Settings(NamedTuple):
 
     rounds: int = 5
     full: bool = False
+    trace: str = ""
+    """For the router: only this trace (packaged name or file), over `workers` of `blocks` each."""
+    workers: int = 8
+    blocks: int = 5859
 
 
 def rows_of(what: str, settings: Settings) -> Iterator[Row]:

@@ -14,6 +14,7 @@ EXAMPLES = (
     "moonpool bench store              # gets, puts and views of the whole pool",
     "moonpool bench all --json         # every bench, one JSON object a row",
     "moonpool bench transfer --full    # the whole matrix",
+    "moonpool bench router --trace conversation --workers 8 --blocks 5859  # hits and balance",
 )
 FIGURES = ("p50_us", "p99_us", "gb_per_s", "ops_per_s", "cpu_s_per_gb", "bytes_per_item")
 _SHOWN = ("bench", "case", "subject", "version", "rounds", *FIGURES)
@@ -24,13 +25,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "what", nargs="?", default="all", help=f"{', '.join(BENCHES)}, all (default)"
     )
     parser.add_argument("--full", action="store_true", help="the whole matrix, takes long")
+    parser.add_argument("--trace", default="", help="router: only this trace, a name or a file")
+    parser.add_argument("--workers", type=int, default=8, help="router: workers of that trace (8)")
+    parser.add_argument("--blocks", type=int, default=5859, help="router: blocks of each (5859)")
     parser.add_argument("--rounds", type=int, default=5, help="medians are over so many (5)")
 
 
 def run(args: argparse.Namespace, output: Output) -> int:
     rows: list[Row] = []
     with sigterm_interrupts():  # its processes and their memory end with it
-        for row in rows_of(args.what, Settings(max(1, args.rounds), args.full)):
+        settings = Settings(max(1, args.rounds), args.full, args.trace, args.workers, args.blocks)
+        for row in rows_of(args.what, settings):
             rows.append(row)
             if output.as_json:
                 output.result(row, "")

@@ -8,6 +8,7 @@ worker does. Not safe for several threads at once; only its index is.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -135,6 +136,10 @@ class Brain:
     def apply_event(self, worker_id: str, event: Event) -> None:
         """What a worker's cache did, in own hashes. Raises BadInput: unknown worker or rank."""
         self.intake.apply(worker_id, event)
+
+    def apply_pool_events(self, events: Iterable[Event]) -> None:
+        """What the pool, which serves every worker, gained and lost, in own hashes."""
+        self.intake.apply_pool(events)
 
     def apply_message(self, worker_id: str, message: bytes) -> Applied:
         """One message as vLLM, SGLang or Moonpool's engine publishes it.

@@ -24,7 +24,7 @@ from moonpool.router.load import Column
 class SecondsCost(msgspec.Struct, frozen=True, kw_only=True):
     """See the file's head; a priority of p divides `locality` by 1 + p (its own wait matters)."""
 
-    locality: float = 6.0
+    locality: float = 8.0
     decode_block_s: float = 2e-6
     """Seconds that one block held by active requests adds to a step of its target."""
     host_s: float = 2e-6

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from moonpool.core.errors import BadInput
 from moonpool.router.base import Cleared, Event, Stored
 from moonpool.router.fleet import Fleet, Member
 from moonpool.router.hashing import prefix_seed
-from moonpool.router.index import Applied, PrefixIndex
+from moonpool.router.index import POOL_PLACE, Applied, PrefixIndex
 
 
 class Intake:
@@ -28,13 +30,20 @@ class Intake:
             for place in member.places:
                 self._index.drop(place)
             return
-        place = _place_of_rank(member, event.rank)
+        self._apply_at(_place_of_rank(member, event.rank), event)
+
+    def _apply_at(self, place: int, event: Event) -> None:
         if isinstance(event, Cleared):
             self._index.drop(place)
         elif isinstance(event, Stored):
             self._index.store(place, event.tier, event.hashes, event.parent)
         else:
             self._index.remove(place, event.tier, event.hashes)
+
+    def apply_pool(self, events: Iterable[Event]) -> None:
+        """Of the pool, which has one place and serves every worker."""
+        for event in events:
+            self._apply_at(POOL_PLACE, event)
 
     def apply_message(self, worker_id: str, message: bytes) -> Applied:
         """One message of an engine. Raises BadInput: unknown worker, or not a message."""

@@ -1,6 +1,7 @@
 """Seconds a token, learnt for each target from the first tokens reported.
 
-Fits  ttft = prefill_s x (tokens ahead + own uncached) + transfer_s x tokens from the pool  by least
+Prompts of one target are computed one after the other, so each took the time since the one before
+(or since it came). Fits  time = prefill_s x uncached + transfer_s x tokens from the pool  by least
 squares that forget, starting from the configured coefficients as if they had been observed.
 """
 
@@ -24,10 +25,16 @@ class Learner:
         self.prefill_s: Column = np.zeros(0)
         self.transfer_s: Column = np.zeros(0)
         self._sums: list[list[float]] = []
+        self._last: list[float] = []  # when the target's last first token came
+        self._carried: list[
+            tuple[float, float]
+        ] = []  # work done in no time: of the next one's step
 
     def make_room(self, places: int) -> None:
         while len(self._sums) < places:
             self._sums.append([])
+            self._last.append(-np.inf)
+            self._carried.append((0.0, 0.0))
         missing = places - len(self.prefill_s)
         if missing > 0:
             first, second = self._start
@@ -37,17 +44,25 @@ class Learner:
     def forget(self, place: int) -> None:
         """Back to the configured values: another worker has the place now."""
         self._sums[place] = []
+        self._last[place] = -np.inf
+        self._carried[place] = (0.0, 0.0)
         self.prefill_s[place], self.transfer_s[place] = self._start
 
     def first_token(self, booking: Booking, now: float) -> None:
-        """One observation; what cannot be true (no work, time running backwards) is passed over."""
-        seconds = now - booking.booked_at
-        computed = booking.ahead_tokens + booking.prefill_tokens
-        brought = float(booking.pool_tokens)
-        if seconds <= 0 or computed + brought <= 0:
+        """One observation. Prompts that come out of one engine step together count together."""
+        place = booking.place
+        seconds = now - max(booking.booked_at, self._last[place])
+        computed = self._carried[place][0] + booking.prefill_tokens
+        brought = self._carried[place][1] + booking.pool_tokens
+        if computed + brought <= 0:
             return
+        if seconds <= 0:
+            self._carried[place] = (computed, brought)
+            return
+        self._carried[place] = (0.0, 0.0)
+        self._last[place] = now
         prefill_s, transfer_s = self._start
-        sums = self._sums[booking.place]
+        sums = self._sums[place]
         if not sums:
             weight = _PRIOR_TOKENS**2
             sums = [weight, 0.0, weight, weight * prefill_s, weight * transfer_s]
@@ -59,12 +74,12 @@ class Learner:
             brought * seconds,
         )
         sums = [_FORGET * old + new for old, new in zip(sums, seen, strict=True)]
-        self._sums[booking.place] = sums
+        self._sums[place] = sums
         xx, xy, yy, xt, yt = sums
         det = xx * yy - xy * xy
         if det > 1e-9 * xx * yy:
-            self.prefill_s[booking.place] = _within((xt * yy - yt * xy) / det, prefill_s)
-            self.transfer_s[booking.place] = _within((yt * xx - xt * xy) / det, transfer_s)
+            self.prefill_s[place] = _within((xt * yy - yt * xy) / det, prefill_s)
+            self.transfer_s[place] = _within((yt * xx - xt * xy) / det, transfer_s)
 
 
 def _within(value: float, start: float) -> float:

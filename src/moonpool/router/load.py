@@ -33,8 +33,6 @@ class Booking:
     pool_tokens: int
     booked_at: float
     deadline: float
-    ahead_tokens: float
-    """Booked on the target before this one and not prefilled then."""
     blocks: float
     """Blocks it holds besides those in `shared`."""
     shared: tuple[int, ...] = ()
@@ -112,7 +110,6 @@ class LoadBook:
             pool_tokens,
             booked_at=now,
             deadline=now + self._lease_s,
-            ahead_tokens=float(self.prefill_tokens[place]),
             blocks=blocks,
             shared=shared,
         )
