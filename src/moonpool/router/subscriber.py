@@ -1,0 +1,136 @@
+"""Follows one worker's KV events over ZeroMQ, as vLLM and SGLang publish them: the I/O around Feed.
+
+PUB/SUB frames are topic, sequence (8 bytes, big endian), payload. The replay socket takes an empty
+frame and the first sequence wanted, and answers empty, topic, sequence, payload for each message it
+still has, the last one with the sequence -1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from moonpool.core.errors import BadInput, missing_extra
+from moonpool.router.feed import Act, Feed, Step
+
+if TYPE_CHECKING:
+    from moonpool.router.brain import Brain
+
+END: Final = b"\xff" * 8
+REPLAY_TIMEOUT_S: Final = 5.0
+QUEUE_MESSAGES_MAX: Final = 100_000
+REPLAY_MESSAGES_MAX: Final = 1_000_000
+
+
+class EventSubscriber:
+    """Applies what one rank of a worker publishes to the brain, until `close`.
+
+    `endpoint` is its PUB socket ('tcp://host:port'), `replay` its ROUTER socket or empty. Messages
+    that are none are counted in `malformed` and passed over. Raises MissingExtra without pyzmq.
+    """
+
+    def __init__(
+        self,
+        brain: Brain,
+        worker_id: str,
+        endpoint: str,
+        *,
+        replay: str = "",
+        rank: int = 0,
+        topic: str = "",
+        on_applied: Callable[[], None] | None = None,
+    ) -> None:
+        self.feed = Feed(replays=bool(replay))
+        self.malformed = 0
+        self._brain = brain
+        self._worker_id = worker_id
+        self._rank = rank
+        self._endpoint = endpoint
+        self._replay = replay
+        self._topic = topic.encode()
+        self._on_applied = on_applied
+        self._zmq = _zmq()
+        self._context: Any = None
+        self._task: asyncio.Task[None] | None = None
+        self._replays: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Subscribe, and ask for what was published before. Needs a running loop."""
+        self._context = self._zmq.asyncio.Context()
+        socket = self._context.socket(self._zmq.SUB)
+        socket.setsockopt(self._zmq.RCVHWM, QUEUE_MESSAGES_MAX)
+        socket.setsockopt(self._zmq.SUBSCRIBE, self._topic)
+        socket.connect(self._endpoint)
+        self._run(self.feed.start())
+        self._task = asyncio.create_task(self._follow(socket))
+
+    async def close(self) -> None:
+        """Nothing is applied any more."""
+        tasks = [*self._replays, *([] if self._task is None else [self._task])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._context is not None:
+            self._context.destroy(linger=0)
+
+    async def _follow(self, socket: Any) -> None:
+        while True:
+            frames = await socket.recv_multipart()
+            if len(frames) != 3 or len(frames[1]) != 8:
+                self.malformed += 1
+                continue
+            self._run(self.feed.receive(_number(frames[1]), frames[2]))
+
+    def _run(self, steps: list[Step]) -> None:
+        for step in steps:
+            if step.act is Act.APPLY:
+                self._apply(step.message)
+            elif step.act is Act.FORGET:
+                self._brain.intake.forget(self._worker_id, self._rank)
+            else:
+                task = asyncio.create_task(self._ask(step.sequence))
+                self._replays.add(task)
+                task.add_done_callback(self._replays.discard)
+
+    def _apply(self, message: bytes) -> None:
+        try:
+            self._brain.apply_message(self._worker_id, message)
+        except BadInput:
+            self.malformed += 1
+        if self._on_applied is not None:
+            self._on_applied()
+
+    async def _ask(self, sequence: int) -> None:
+        """Replay from `sequence` on; what did not come by the deadline counts as lost."""
+        found: list[tuple[int, bytes]] = []
+        socket = self._context.socket(self._zmq.DEALER)
+        try:
+            socket.connect(self._replay)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REPLAY_TIMEOUT_S):
+                    await socket.send_multipart([b"", struct.pack(">Q", sequence)])
+                    while len(found) < REPLAY_MESSAGES_MAX:
+                        frames = await socket.recv_multipart()
+                        if len(frames) < 2 or frames[-2] == END:
+                            break
+                        found.append((_number(frames[-2]), frames[-1]))
+        finally:
+            socket.close(linger=0)
+        if self.feed.waiting:  # not, when the publisher restarted meanwhile
+            self._run(self.feed.replayed(found))
+
+
+def _number(frame: bytes) -> int:
+    return int.from_bytes(frame, "big")
+
+
+def _zmq() -> Any:
+    try:
+        import zmq
+        import zmq.asyncio
+    except ImportError:
+        raise missing_extra("following KV events over ZeroMQ", "router") from None
+    return zmq

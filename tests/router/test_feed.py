@@ -1,0 +1,184 @@
+"""Sequence numbers of a publisher: gaps, replays, restarts; and the same over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import zmq
+import zmq.asyncio
+
+from moonpool.router import Brain, RouteRequest, Worker
+from moonpool.router.feed import Act, Feed, Step
+from moonpool.router.subscriber import END, EventSubscriber
+
+
+def numbers(steps: list[Step]) -> list[int | str]:
+    return [s.sequence if s.act is Act.APPLY else s.act.value for s in steps]
+
+
+def following(at: int = 3, *, replays: bool = True) -> Feed:
+    feed = Feed(replays=replays)
+    for sequence in range(at):
+        assert numbers(feed.receive(sequence, b"")) == [sequence]
+    return feed
+
+
+def test_a_gap_is_asked_for_and_the_newer_ones_wait() -> None:
+    feed = following(3)
+    assert feed.receive(5, b"") == [Step(Act.REPLAY, 3)]
+    assert feed.receive(6, b"") == []
+    steps = feed.replayed([(3, b""), (4, b""), (5, b"")])
+    assert numbers(steps) == [3, 4, 5, 6]
+    assert numbers(feed.receive(7, b"")) == [7]
+    assert feed.counts.lost == 0
+
+
+def test_what_no_replay_brings_is_lost_and_the_rest_is_known_anew() -> None:
+    feed = following(3)
+    feed.receive(9, b"")
+    assert numbers(feed.replayed([(6, b""), (7, b""), (8, b"")])) == ["forget", 6, 7, 8, 9]
+    assert feed.counts.lost == 3
+
+
+def test_an_answer_that_never_came() -> None:
+    feed = following(3)
+    feed.receive(9, b"")
+    assert numbers(feed.replayed([])) == ["forget", 9]
+
+
+def test_without_a_replay_socket_a_gap_forgets() -> None:
+    feed = following(3, replays=False)
+    assert numbers(feed.receive(5, b"")) == ["forget", 5]
+    assert numbers(feed.receive(6, b"")) == [6]
+
+
+def test_a_publisher_that_counts_from_zero_again_restarted() -> None:
+    feed = following(3)
+    assert numbers(feed.receive(0, b"")) == ["forget", 0]
+    assert numbers(feed.receive(1, b"")) == [1]
+    assert feed.counts.restarts == 1
+
+
+def test_a_restart_whose_first_messages_were_missed() -> None:
+    feed = following(5000)
+    assert numbers(feed.receive(2, b"")) == ["forget", "replay"]
+    assert numbers(feed.replayed([(0, b""), (1, b"")])) == [0, 1, 2]
+
+
+def test_a_restart_while_a_replay_is_under_way() -> None:
+    feed = following(3)
+    feed.receive(5, b"")
+    assert numbers(feed.receive(0, b"")) == ["forget", 0]
+    assert not feed.waiting
+
+
+def test_a_repeated_message_is_passed_over() -> None:
+    feed = following(3)
+    assert feed.receive(1, b"") == []
+    assert feed.counts.repeated == 1
+
+
+def test_a_new_subscription_asks_for_everything() -> None:
+    feed = Feed()
+    assert feed.start() == [Step(Act.REPLAY, 0)]
+    assert feed.receive(41, b"") == []
+    assert numbers(feed.replayed([(40, b""), (41, b"")])) == [40, 41]  # the ring began there
+    assert Feed(replays=False).start() == []
+
+
+def test_messages_held_back_are_bounded() -> None:
+    feed = Feed(held_max=4)
+    feed.start()
+    for sequence in range(10):
+        feed.receive(sequence + 1, b"")
+    assert numbers(feed.replayed([])) == [1, 2, 3, 4]
+
+
+class Publisher:
+    """A PUB socket and a replay socket, numbered as vLLM's."""
+
+    def __init__(self, context: zmq.asyncio.Context) -> None:
+        self.pub = context.socket(zmq.PUB)
+        self.port = self.pub.bind_to_random_port("tcp://127.0.0.1")
+        self.router = context.socket(zmq.ROUTER)
+        self.replay_port = self.router.bind_to_random_port("tcp://127.0.0.1")
+        self.ring: list[tuple[int, bytes]] = []
+        self.next = 0
+        self.task = asyncio.create_task(self._answer())
+
+    async def send(self, *events: object, heard: bool = True) -> None:
+        payload = msgspec.msgpack.encode([1.0, list(events), 0])
+        self.ring.append((self.next, payload))
+        if heard:
+            await self.pub.send_multipart([b"kv", struct.pack(">Q", self.next), payload])
+        self.next += 1
+
+    async def _answer(self) -> None:
+        while True:
+            who, _, start = await self.router.recv_multipart()
+            for sequence, payload in self.ring:
+                if sequence >= int.from_bytes(start, "big"):
+                    number = struct.pack(">Q", sequence)
+                    await self.router.send_multipart([who, b"", b"kv", number, payload])
+            await self.router.send_multipart([who, b"", b"", END, b""])
+
+
+def stored(first: int, count: int, tokens: np.ndarray[tuple[int], np.dtype[np.uint32]]) -> object:
+    return {
+        "type": "BlockStored",
+        "block_hashes": list(range(100 + first, 100 + first + count)),
+        "parent_block_hash": 99 + first if first else None,
+        "token_ids": tokens[first * 16 : (first + count) * 16].tolist(),
+        "block_size": 16,
+        "medium": "GPU",
+    }
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+async def test_over_real_sockets_nothing_is_missed() -> None:
+    """Events from before the subscription, live ones, and one that the network lost."""
+    tokens = np.arange(160, dtype=np.uint32)
+    brain = Brain()
+    brain.add_worker(Worker(id="w", model="m", block_size=16))
+    context = zmq.asyncio.Context()
+    publisher = Publisher(context)
+    await publisher.send(stored(0, 3, tokens))
+    subscriber = EventSubscriber(
+        brain,
+        "w",
+        f"tcp://127.0.0.1:{publisher.port}",
+        replay=f"tcp://127.0.0.1:{publisher.replay_port}",
+    )
+
+    def held() -> int:
+        ask = RouteRequest(model="m", tokens=tokens)
+        return brain.decide(ask, 0.0, book=False).predicted_hit_tokens
+
+    try:
+        subscriber.start()
+        await until(lambda: held() == 48)
+        await asyncio.sleep(0.2)  # a SUB socket hears nothing until its subscription arrived
+        await publisher.send(stored(3, 2, tokens))
+        await until(lambda: held() == 80)
+        await publisher.send(stored(5, 2, tokens), heard=False)
+        await publisher.send(stored(7, 2, tokens))
+        await until(lambda: held() == 144)
+        assert subscriber.feed.counts.gaps == 1
+        await publisher.pub.send_multipart([b"kv", struct.pack(">Q", publisher.next), b"\xc1"])
+        publisher.next = 0
+        await publisher.send({"type": "AllBlocksCleared"})
+        await until(lambda: held() == 0)
+        assert (subscriber.malformed, subscriber.feed.counts.restarts) == (1, 1)
+    finally:
+        await subscriber.close()
+        publisher.task.cancel()
+        context.destroy(linger=0)

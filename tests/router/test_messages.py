@@ -1,0 +1,230 @@
+"""KV events in the words of engines: vLLM's maps and arrays, SGLang's, and what is wrong with some.
+
+The map form is what vLLM 0.32 sends (recorded in the field notes), the arrays what it sent before
+June 2026 and what SGLang sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pytest
+
+from moonpool.cache import CacheManager, PageAllocator, encode_batch
+from moonpool.core.errors import BadInput
+from moonpool.router import Brain, RouteRequest, Worker
+from moonpool.router.index import Applied
+
+TOKENS = np.arange(4, 164, dtype=np.uint32)
+KEYS = [(0x9000_0000_0000_0000 + i * 0x1234_5678_9ABC) % 2**64 for i in range(10)]
+
+
+def brain_with(**fields: object) -> Brain:
+    brain = Brain()
+    brain.add_worker(Worker(**({"id": "w", "model": "m", "block_size": 16} | fields)))  # type: ignore[arg-type]
+    return brain
+
+
+def send(brain: Brain, *events: object, rank: int | None = 0) -> Applied:
+    return brain.apply_message("w", msgspec.msgpack.encode([1795965676.28, events, rank]))
+
+
+def held(brain: Brain, tokens: Sequence[int] | np.ndarray = TOKENS, **fields: object) -> int:  # type: ignore[type-arg]
+    ask = RouteRequest(**({"model": "m", "tokens": [*tokens, 1]} | fields))  # type: ignore[arg-type]
+    return brain.decide(ask, 0.0, book=False).predicted_hit_tokens
+
+
+def as_map(first: int = 0, count: int = 10, **fields: object) -> dict[str, object]:
+    return {
+        "type": "BlockStored",
+        "block_hashes": KEYS[first : first + count],
+        "parent_block_hash": KEYS[first - 1] if first else None,
+        "token_ids": TOKENS[first * 16 : (first + count) * 16].tolist(),
+        "block_size": 16,
+        "lora_id": None,
+        "medium": "GPU",
+        "lora_name": None,
+    } | fields
+
+
+def as_array(first: int = 0, count: int = 10) -> list[object]:
+    event = as_map(first, count)
+    names = ("type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id")
+    return [event[name] for name in (*names, "medium")]
+
+
+@pytest.mark.parametrize("form", [as_map, as_array])
+def test_stored_and_removed(form: object) -> None:
+    brain = brain_with()
+    applied = send(brain, form(0, 4), form(4, 6))  # type: ignore[operator]
+    assert (applied.events, applied.stored, applied.orphaned) == (2, 10, 0)
+    assert held(brain) == 160
+    assert send(brain, {"type": "BlockRemoved", "block_hashes": KEYS[8:], "medium": "GPU"}).removed
+    assert held(brain) == 128
+    assert send(brain, ["BlockRemoved", KEYS[7:8], "GPU"]).removed == 1
+    assert held(brain) == 112
+    assert send(brain, ["AllBlocksCleared"]).cleared_events == 1
+    assert held(brain) == 0
+
+
+def test_hashes_of_32_bytes_are_the_integers_in_their_last_eight() -> None:
+    brain = brain_with()
+    wide = [bytes(24) + key.to_bytes(8, "big") for key in KEYS]
+    send(brain, as_map(block_hashes=wide))
+    send(brain, as_map(8, 2, parent_block_hash=KEYS[7]))
+    assert send(brain, ["BlockRemoved", [KEYS[9]], "GPU"]).removed == 1
+    assert held(brain) == 144
+
+
+def test_fields_nobody_knows_are_passed_over() -> None:
+    brain = brain_with()
+    send(brain, as_map(locality={"rack": [1, 2.5, None, True]}, ownership="x"))
+    send(brain, {"type": "SomethingNew", "blocks": 3})
+    assert held(brain) == 160
+
+
+def test_tiers_and_words_without_tokens() -> None:
+    brain = brain_with()
+    send(brain, as_map())
+    send(brain, as_map(6, 4, token_ids=[], block_size=16, medium="CPU"))
+    send(brain, ["BlockRemoved", KEYS[6:], "GPU"])
+    score = brain.decide(RouteRequest(model="m", tokens=[*TOKENS, 1]), 0.0, book=False).scores[0]
+    assert (score.device_tokens, score.hit_tokens) == (96, 160)
+    assert send(brain, as_map(0, 1, block_hashes=[5], token_ids=[], medium="CPU")).unknown == 1
+
+
+def test_a_salt_an_adapter_and_an_image_are_parts_of_the_identity() -> None:
+    brain = brain_with()
+    send(brain, as_map(0, 3, extra_keys=[["tenantA"], None, None]))
+    assert held(brain) == 0
+    assert held(brain, namespace="tenantA") == 48
+    adapter = as_map(0, 3, block_hashes=[1, 2, 3], lora_name="tune", extra_keys=[["tune"]] * 3)
+    send(brain, adapter)
+    assert held(brain, adapter="tune") == 48
+    send(brain, as_map(0, 3, block_hashes=[4, 5, 6], extra_keys=[None, [["mm", 7]], None]))
+    assert held(brain) == 16
+
+
+def test_two_models_never_share() -> None:
+    brain = brain_with()
+    brain.add_worker(Worker(id="v", model="other", block_size=16))
+    send(brain, as_map())
+    brain.apply_message("v", msgspec.msgpack.encode([1.0, [as_map(4, 6)], 0]))
+    assert held(brain, model="other") == 0
+    assert brain.index.stat()["orphan_blocks"] == 6
+
+
+def test_another_block_size_is_refused_aloud() -> None:
+    brain = brain_with(block_size=32)
+    assert send(brain, as_map()).mismatched_events == 1
+    assert held(brain) == 0
+    assert "block_size" in brain.fleet.members["w"].problems["block size"]
+
+
+def test_an_unknown_block_size_is_learnt() -> None:
+    brain = brain_with(block_size=0)
+    send(brain, as_map(0, 5, block_size=32, token_ids=TOKENS.tolist()))
+    assert brain.fleet.members["w"].block_size == 32
+    assert held(brain) == 160
+
+
+def test_only_groups_that_keep_every_token_make_a_prefix() -> None:
+    brain = brain_with()
+    send(brain, as_map(0, 4, group_idx=0, kv_cache_spec_kind="full_attention"))
+    assert send(brain, as_map(group_idx=1, kv_cache_spec_kind="sliding_window")).ignored_events
+    assert held(brain) == 64
+    send(brain, as_map(0, 2, group_idx=2, kv_cache_spec_kind="mla_attention"))
+    assert held(brain) == 32  # both groups have to have it
+
+
+def test_ranks_have_caches_of_their_own() -> None:
+    brain = brain_with(ranks=2)
+    send(brain, as_map(), rank=1)
+    decision = brain.decide(RouteRequest(model="m", tokens=[*TOKENS, 1]), 0.0, book=False)
+    assert (decision.rank, decision.predicted_hit_tokens) == (1, 160)
+    with pytest.raises(BadInput, match="rank 2"):
+        send(brain, as_map(), rank=2)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        as_map(token_ids=[1, 2, 3]),
+        as_map(token_ids=["x"] * 160),
+        as_map(token_ids=[2**40] * 160),
+        as_map(block_hashes=None),
+        as_map(block_hashes=[b"abc"]),
+        as_map(block_size=1 << 30),
+        ["BlockStored"],
+        [],
+        7,
+        {"type": "CacheDigest", "medium": "GPU", "counts": b"", "digests": b""},
+    ],
+)
+def test_an_event_that_does_not_fit_is_counted_and_the_next_one_applied(event: object) -> None:
+    brain = brain_with()
+    applied = send(brain, event, as_map())
+    assert applied.malformed_events == 1
+    assert held(brain) == 160
+
+
+@pytest.mark.parametrize("message", [b"", b"\xc1", b"\x92\x01", b"\x93\x01\xdd\xff\xff\xff\xff\x00"])
+def test_what_is_no_message_is_refused(message: bytes) -> None:
+    with pytest.raises(BadInput, match="no KV event message"):
+        brain_with().apply_message("w", message)
+
+
+def test_a_workers_own_account_repairs_what_drifted() -> None:
+    brain = brain_with()
+    send(brain, as_map())
+    place = brain.fleet.members["w"].places[0]
+    counts, hashes = (column.copy() for column in brain.index.digest(place, 0))
+    account = {"type": "CacheDigest", "medium": "GPU"}
+
+    def tell() -> None:
+        send(brain, account | {"counts": counts.tobytes(), "digests": hashes.tobytes()})
+
+    tell()
+    assert brain.intake.repaired_blocks == 0
+    range_held = int(np.flatnonzero(counts)[0])
+    lost = int(counts[range_held])
+    counts[range_held] = hashes[range_held] = 0  # the worker dropped these, its event was lost
+    tell()
+    assert brain.intake.repaired_blocks == lost
+    assert brain.index.held(place, 0) == 10 - lost
+    assert brain.fleet.members["w"].drifted[place, 0][range_held]
+
+
+def test_moonpools_own_form_carries_own_hashes() -> None:
+    brain = brain_with()
+    ask = RouteRequest(model="m", tokens=TOKENS)
+    hashes = np.array(brain.decide(ask, 0.0).prompt_tokens and _own_hashes(), np.uint64)
+    send(brain, {"type": "BlockStored", "hashes": hashes.tobytes(), "medium": "GPU"})
+    assert held(brain) == 160
+    send(brain, {"type": "BlockRemoved", "hashes": hashes[5:].tobytes(), "medium": "GPU"})
+    assert brain.index.held(brain.fleet.members["w"].places[0], 0) == 5
+
+
+def _own_hashes() -> list[int]:
+    from moonpool.router import prefix_hashes, prefix_seed
+
+    return [int(h) for h in prefix_hashes(TOKENS, 16, prefix_seed("m"))]
+
+
+def test_the_events_of_our_own_cache_manager() -> None:
+    """A real cache tells, through its own encoder, what it holds: more than fits, so it evicts."""
+    brain = brain_with()
+    manager = CacheManager(PageAllocator(24), 16, events_max=1000)
+    rng = np.random.default_rng(1)
+    prompts = [rng.integers(0, 9, 16 * 9 + 1).astype(np.uint32) for _ in range(6)]
+    for prompt in prompts:
+        sequence = manager.sequence(prompt, len(prompt) + 1)
+        assert manager.admit(sequence)
+        manager.grow(sequence, len(prompt))
+        manager.commit(sequence, len(prompt))
+        manager.finish(sequence)
+        brain.apply_message("w", encode_batch(manager.take_events(), 1.0))
+        for one in prompts:
+            assert held(brain, one) == manager.tree.lookup(one)
