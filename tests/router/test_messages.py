@@ -170,7 +170,9 @@ def test_an_event_that_does_not_fit_is_counted_and_the_next_one_applied(event: o
     assert held(brain) == 160
 
 
-@pytest.mark.parametrize("message", [b"", b"\xc1", b"\x92\x01", b"\x93\x01\xdd\xff\xff\xff\xff\x00"])
+@pytest.mark.parametrize(
+    "message", [b"", b"\xc1", b"\x92\x01", b"\x93\x01\xdd\xff\xff\xff\xff\x00"]
+)
 def test_what_is_no_message_is_refused(message: bytes) -> None:
     with pytest.raises(BadInput, match="no KV event message"):
         brain_with().apply_message("w", message)

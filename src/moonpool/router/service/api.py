@@ -216,8 +216,8 @@ class Api:
             if prompt.request.model not in ("", member.worker.model):
                 continue
             size = fleet.block_size(member)
-            held = index.find(prompt.hashes(size), np.array(member.places, np.int64))
-            device, host, disk = (column * size for column in held[:3])
+            found_here = index.find(prompt.hashes(size), np.array(member.places, np.int64))
+            device, host, disk = found_here.held * size
             found[name] = {
                 "longest_matched": int(disk.max()),
                 "GPU": int(device.max()),
