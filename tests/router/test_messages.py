@@ -14,7 +14,7 @@ import pytest
 
 from moonpool.cache import CacheManager, PageAllocator, encode_batch
 from moonpool.core.errors import BadInput
-from moonpool.router import Brain, RouteRequest, Worker
+from moonpool.router import Brain, RouteRequest, Worker, prefix_hashes, prefix_seed
 from moonpool.router.index import Applied
 
 TOKENS = np.arange(4, 164, dtype=np.uint32)
@@ -31,7 +31,7 @@ def send(brain: Brain, *events: object, rank: int | None = 0) -> Applied:
     return brain.apply_message("w", msgspec.msgpack.encode([1795965676.28, events, rank]))
 
 
-def held(brain: Brain, tokens: Sequence[int] | np.ndarray = TOKENS, **fields: object) -> int:  # type: ignore[type-arg]
+def held(brain: Brain, tokens: Sequence[int] | np.ndarray = TOKENS, **fields: object) -> int:
     ask = RouteRequest(**({"model": "m", "tokens": [*tokens, 1]} | fields))  # type: ignore[arg-type]
     return brain.decide(ask, 0.0, book=False).predicted_hit_tokens
 
@@ -201,18 +201,11 @@ def test_a_workers_own_account_repairs_what_drifted() -> None:
 
 def test_moonpools_own_form_carries_own_hashes() -> None:
     brain = brain_with()
-    ask = RouteRequest(model="m", tokens=TOKENS)
-    hashes = np.array(brain.decide(ask, 0.0).prompt_tokens and _own_hashes(), np.uint64)
+    hashes = prefix_hashes(TOKENS, 16, prefix_seed("m"))
     send(brain, {"type": "BlockStored", "hashes": hashes.tobytes(), "medium": "GPU"})
     assert held(brain) == 160
     send(brain, {"type": "BlockRemoved", "hashes": hashes[5:].tobytes(), "medium": "GPU"})
     assert brain.index.held(brain.fleet.members["w"].places[0], 0) == 5
-
-
-def _own_hashes() -> list[int]:
-    from moonpool.router import prefix_hashes, prefix_seed
-
-    return [int(h) for h in prefix_hashes(TOKENS, 16, prefix_seed("m"))]
 
 
 def test_the_events_of_our_own_cache_manager() -> None:
