@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from pathlib import Path
 
 from moonpool.core.engine_section import EngineConfig
@@ -10,6 +11,7 @@ from moonpool.engine.core import EngineCore
 from moonpool.engine.model.assembly import assemble
 from moonpool.engine.model.weights import load
 from moonpool.engine.request import Request, Step
+from moonpool.pool.pool import Pool
 
 BLOCK, CHUNK = 16, 32
 PAGE_BYTES = 3 * 2 * BLOCK * 2 * 32 * 2  # of the tiny model, in bfloat16
@@ -26,8 +28,10 @@ def config_of(pages: int = 200, **changes: object) -> EngineConfig:
     return EngineConfig(**settings)  # type: ignore[arg-type]
 
 
-def core_of(folder: Path, pages: int = 200, **changes: object) -> EngineCore:
-    return assemble(load(folder), config_of(pages, **changes)).core
+def core_of(
+    folder: Path, pages: int = 200, pool: Pool | None = None, **changes: object
+) -> EngineCore:
+    return assemble(load(folder), config_of(pages, **changes), pool).core
 
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:
@@ -47,6 +51,7 @@ class Answers:
         self.tokens: dict[int, list[int]] = {}
         self.last: dict[int, Step] = {}
         self.now = 0.0
+        core.tell = self._tell
 
     def add(self, request: Request) -> int:
         number = self.core.add(request, self.now)
@@ -54,10 +59,10 @@ class Answers:
         return number
 
     def step(self) -> None:
-        for number, step in self.core.step(self.now):
-            self.tokens[number] += step.tokens
-            self.last[number] = step
+        wait_s = self.core.step(self.now)
         self.core.cache.check()
+        if wait_s:
+            time.sleep(0.001)  # for the pool's threads
 
     def run(self) -> None:
         while not self.core.is_idle:
@@ -67,3 +72,7 @@ class Answers:
         number = self.add(request)
         self.run()
         return self.tokens[number]
+
+    def _tell(self, number: int, step: Step) -> None:
+        self.tokens[number] += step.tokens
+        self.last[number] = step

@@ -2,6 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
+from moonpool.core.address import parse_address
 from moonpool.core.config import Section, setting
 from moonpool.core.errors import BadConfig
 from moonpool.core.units import BYTES_MAX
@@ -90,9 +91,33 @@ class EngineConfig(Section, frozen=True, kw_only=True):
         ),
     ] = 30_000
 
+    pool: Annotated[
+        str, setting("Address of a pool's master, as '127.0.0.1:7400'; empty: no pool.")
+    ] = ""
+    lookup_ms: Annotated[
+        int,
+        setting(
+            "A pool that has not said so long what it has is left alone for a while.",
+            unit="ms",
+            minimum=1,
+            maximum=60_000,
+        ),
+    ] = 300
+    load_ms: Annotated[
+        int,
+        setting(
+            "Blocks that have not come from the pool in so long are computed.",
+            unit="ms",
+            minimum=1,
+            maximum=60_000,
+        ),
+    ] = 2000
+
     def check(self) -> None:
         if self.chunk_tokens % self.block_size:
             raise BadConfig(
                 f"engine.chunk_tokens = {self.chunk_tokens} is no multiple of engine.block_size "
                 f"({self.block_size}): a chunk is made of whole blocks"
             )
+        if self.pool:
+            parse_address(self.pool)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from moonpool.cache.namespace import Namespace
@@ -17,6 +18,8 @@ from moonpool.core.engine_section import EngineConfig
 from moonpool.core.errors import BadInput, EngineBusy
 from moonpool.engine.chunked_cache import ChunkedCache
 from moonpool.engine.job import Job
+from moonpool.engine.pooling.loading import LoadFailed
+from moonpool.engine.pooling.traffic import PassWatch, Traffic
 from moonpool.engine.request import Finish, Request, Reuse, Step
 from moonpool.engine.scheduler import Chunk, Scheduler
 
@@ -25,18 +28,29 @@ if TYPE_CHECKING:
 
     from moonpool.engine.model.attention.base import Span
     from moonpool.engine.model.runner import Runner
+    from moonpool.engine.pooling.link import PoolLink
 
-News = tuple[int, Step]
+IDLE_S = 0.02
+"""How long to wait for the pool, or for pages, before looking again."""
 
 
 class EngineCore:
-    """A runner, its pages, and the requests on them. Not thread-safe."""
+    """A runner, its pages, and the requests on them. Not thread-safe, but for `check`, `figures`.
+
+    `tell(number, step)` is called with what is new of a request, as soon as it is.
+    """
 
     def __init__(
-        self, runner: Runner, pages: PagePool, config: EngineConfig, context_tokens: int
+        self,
+        runner: Runner,
+        pages: PagePool,
+        config: EngineConfig,
+        context_tokens: int,
+        link: PoolLink | None = None,
     ) -> None:
         self.config = config
         self.context_tokens = context_tokens
+        self.link = link
         self.cache = ChunkedCache(
             pages.allocator,
             config.block_size,
@@ -45,11 +59,12 @@ class EngineCore:
         )
         self.scheduler = Scheduler(self.cache, config)
         self.counts: Counter[str] = Counter()
-        self._runner = runner
+        self.tell: Callable[[int, Step], None] = lambda number, step: None
+        self.runner = runner
         self._pages = pages
+        self._traffic = Traffic(link, self.cache)
         self._numbers = itertools.count(1)
         self._jobs: dict[int, Job] = {}
-        self._news: list[News] = []
 
     def check(self, request: Request) -> None:
         """Raises BadInput for what can never be served here. Thread-safe."""
@@ -63,7 +78,7 @@ class EngineCore:
                 f"the prompt has {prompt} tokens; this model takes {self.context_tokens} for "
                 "prompt and answer together"
             )
-        vocabulary = self._runner.vocabulary_size
+        vocabulary = self.runner.vocabulary_size
         low, high = min(request.prompt), max(request.prompt)
         if low < 0 or high >= vocabulary:
             raise BadInput(f"token {low if low < 0 else high} is none of this model's {vocabulary}")
@@ -77,7 +92,7 @@ class EngineCore:
     def add(self, request: Request, now: float) -> int:
         """Queue a request; its number. Raises BadInput, EngineBusy."""
         self.check(request)
-        self.scheduler.check_room(len(self.scheduler.waiting))
+        self.scheduler.check_room(len(self.scheduler.waiting) + self._traffic.looking)
         prompt = len(request.prompt)
         most = min(self.context_tokens, self._pages.pages * self.config.block_size)
         sampling = request.sampling
@@ -89,81 +104,133 @@ class EngineCore:
         )
         job = Job(next(self._numbers), request, sampling, seed, sequence, now)
         self._jobs[job.number] = job
-        self.scheduler.waiting.append(job)
+        if not self._traffic.look_up(job):
+            self.scheduler.waiting.append(job)
         self.counts["requests"] += 1
         self.counts["prompt_tokens"] += prompt
         return job.number
 
     def abort(self, number: int) -> None:
         """Forget a request; its last news says so. Nothing happens when it is over."""
-        job = self._jobs.get(number)
-        if job is not None:
-            self._end(job, "abort")
+        job = self._jobs.pop(number, None)
+        if job is None:
+            return
+        self.counts["aborted"] += 1
+        self.tell(job.number, Step([], "abort", job.reuse))
+        if not self._traffic.leave(job):  # else its pages follow when the pool has left them
+            self.scheduler.remove(job)
+
+    def step(self, now: float) -> float | None:
+        """Do what is next. Seconds until there may be more to do; None: not before somebody asks
+        or the pool answers."""
+        heard = self._hear()
+        for job in self.scheduler.expired(now):
+            self._refuse(job, now)
+        admitted = self.scheduler.admit()
+        for job in admitted:
+            self._begin(job)
+        computed = [self._compute(chunk) for chunk in self.scheduler.chunks()]
+        decoded = self._decode()
+        if heard or admitted or any(computed) or decoded:
+            return 0.0
+        return None if self.is_idle else IDLE_S
 
     @property
     def is_idle(self) -> bool:
         """Nothing to do until somebody asks."""
-        return not self.scheduler.waiting and not self.scheduler.running
-
-    def step(self, now: float) -> list[News]:
-        """Do what is next; what is new of each request."""
-        for job in self.scheduler.expired(now):
-            self._refuse(job, now)
-        for job in self.scheduler.admit():
-            self._begin(job)
-        for chunk in self.scheduler.chunks():
-            if chunk.job.computed == chunk.start and chunk.job in self.scheduler.running:
-                self._compute(chunk)
-        self._decode()
-        news, self._news = self._news, []
-        return news
+        scheduler = self.scheduler
+        return not (scheduler.waiting or scheduler.running or self._traffic.looking)
 
     def figures(self) -> dict[str, float]:
         """Counters and gauges by name."""
         cache = self.cache
         return {
+            **dict.fromkeys(_COUNTED, 0),
             **self.counts,
             "running": len(self.scheduler.running),
-            "waiting": len(self.scheduler.waiting),
+            "waiting": len(self.scheduler.waiting) + self._traffic.looking,
             "pages": cache.allocator.pages,
             "free_pages": cache.allocator.free_pages,
             "cached_pages": cache.tree.cached_pages,
             "evicted_pages": cache.counts.evicted_pages,
             "preempted": cache.counts.preempted,
+            **(self.link.figures() if self.link else {}),
         }
 
+    def _hear(self) -> bool:
+        """What the pool's threads laid down."""
+        heard = self._traffic.hear()
+        for job in heard.looked_up:
+            if job.number in self._jobs:
+                self.scheduler.waiting.append(job)
+        for job in heard.left:
+            self.scheduler.remove(job)
+        for job in heard.loaded:
+            self._arrived(job)
+        return heard.anything
+
     def _begin(self, job: Job) -> None:
+        """It has been admitted, behind what was found in its own pages."""
         if not job.answered:
             job.reuse = Reuse(local_tokens=job.computed)
             self.counts["local_tokens"] += job.computed
+        self._traffic.begin(job)
 
-    def _compute(self, chunk: Chunk) -> None:
+    def _arrived(self, job: Job) -> None:
+        """What it loaded is there and proved."""
+        assert job.load is not None
+        tokens = job.load.tokens
+        self.cache.commit(job.sequence, tokens)
+        if not job.answered:
+            job.reuse = job.reuse._replace(pool_tokens=tokens - job.load_from)
+            self.counts["pool_tokens"] += tokens - job.load_from
+        job.load = None
+
+    def _compute(self, chunk: Chunk) -> bool:
+        """Whether it could be done: an earlier chunk of this step may have taken its place."""
         job = chunk.job
+        if job.computed != chunk.start or job not in self.scheduler.running:
+            return False
         if job in self.scheduler.make_room(job, chunk.end):
-            return
-        logits = self._runner.prefill(
-            job.sequence.tokens[chunk.start : chunk.end].tolist(),
-            self._span(job, chunk.start, chunk.end),
-            None,
-            last=chunk.is_last,
-        )
+            return False
+        whole = chunk.end - chunk.start == self.config.chunk_tokens
+        store = self._traffic.begin_store(job, chunk.start, chunk.end) if whole else None
+        loading = job.load
+        with self._traffic.timed(0 if loading else chunk.end - chunk.start):
+            try:
+                logits = self.runner.prefill(
+                    job.sequence.tokens[chunk.start : chunk.end].tolist(),
+                    self._span(job, chunk.start, chunk.end),
+                    PassWatch(loading, store) if loading or store else None,
+                    last=chunk.is_last,
+                )
+                if loading:
+                    loading.wait_end()
+            except LoadFailed:
+                self._traffic.give_up(job, store)
+                return False
+        if job.load is not None:
+            self._arrived(job)
         self.counts["computed_tokens"] += chunk.end - chunk.start
         job.computed = chunk.end
-        if chunk.end - chunk.start == self.config.chunk_tokens:
-            self.cache.commit(job.sequence, chunk.end)
+        if whole:
+            rewritten = self.cache.commit(job.sequence, chunk.end)
+            self._traffic.hold(job, store, chunk.end, rewritten)
         if logits is not None and job.answered == 0:
             self._answer(job, logits)
+        return True
 
-    def _decode(self) -> None:
+    def _decode(self) -> bool:
+        """One more token for everybody past the prompt; whether there was any."""
         waiting = self.scheduler.decoding()
         for job in waiting:
             if job in self.scheduler.running:
                 self.scheduler.make_room(job, job.computed + 1)
         ready = [job for job in waiting if job in self.scheduler.running]
-        rows = self._runner.decode_rows
+        rows = self.runner.decode_rows
         for first in range(0, len(ready), rows):
             batch = ready[first : first + rows]
-            logits = self._runner.decode(
+            logits = self.runner.decode(
                 [int(job.sequence.tokens[job.computed]) for job in batch],
                 [self._span(job, job.computed, job.computed + 1) for job in batch],
             )
@@ -172,6 +239,7 @@ class EngineCore:
                 job.computed += 1
                 if not known:
                     self._answer(job, row)
+        return bool(waiting)
 
     def _answer(self, job: Job, logits: Tensor) -> None:
         """The next token of the answer."""
@@ -185,9 +253,10 @@ class EngineCore:
             finish = "stop"
         elif len(job.sequence) == job.sequence.tokens_max:
             finish = "length"
-        self._news.append((job.number, Step([token], finish, job.reuse)))
         if finish is not None:
-            self._forget(job)
+            self.scheduler.remove(job)
+            del self._jobs[job.number]
+        self.tell(job.number, Step([token], finish, job.reuse))
 
     def _refuse(self, job: Job, now: float) -> None:
         self.counts["refused"] += 1
@@ -197,17 +266,20 @@ class EngineCore:
             f"{len(self.scheduler.running)} requests are running",
             retry_after_s=max(1.0, waited / 4),
         )
-        self._news.append((job.number, Step([], "busy", job.reuse, error)))
         del self._jobs[job.number]
-
-    def _end(self, job: Job, finish: Finish) -> None:
-        self.counts["aborted"] += finish == "abort"
-        self._news.append((job.number, Step([], finish, job.reuse)))
-        self._forget(job)
-
-    def _forget(self, job: Job) -> None:
-        self.scheduler.remove(job)
-        del self._jobs[job.number]
+        self.tell(job.number, Step([], "busy", job.reuse, error))
 
     def _span(self, job: Job, start: int, end: int) -> Span:
-        return self._runner.span(job.sequence.table, start, end)
+        return self.runner.span(job.sequence.table, start, end)
+
+
+_COUNTED = (
+    "requests",
+    "prompt_tokens",
+    "local_tokens",
+    "pool_tokens",
+    "computed_tokens",
+    "answer_tokens",
+    "refused",
+    "aborted",
+)

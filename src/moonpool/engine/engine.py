@@ -21,6 +21,7 @@ from moonpool.engine.request import Request, Step
 
 if TYPE_CHECKING:
     from moonpool.engine.model.weights import Checkpoint
+    from moonpool.pool.pool import Pool
 
 OnStep = Callable[[Step], None]
 _CLOSE_S = 30.0
@@ -32,24 +33,39 @@ class Engine:
     Thread-safe. `on_step` is called in the engine's thread: hand over and return.
     """
 
-    def __init__(self, core: EngineCore, model: str, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        core: EngineCore,
+        model: str,
+        *,
+        clock: Clock | None = None,
+        own_pool: Pool | None = None,
+    ) -> None:
         self.model = model
         """Fingerprint of the weights."""
         self._core = core
+        self._own_pool = own_pool
         self._clock = clock or SystemClock()
         self._changed = threading.Condition()
         self._orders: deque[Callable[[], None]] = deque()
         self._listeners: dict[int, OnStep] = {}
         self._error: BaseException | None = None
         self._closed = False
+        self._woken = False
+        core.tell = self._tell
+        if core.link is not None:
+            core.link.wake = self._wake
         self._thread = threading.Thread(target=self._serve, name="moonpool-engine", daemon=True)
         self._thread.start()
 
     @staticmethod
-    def load(path: str | Path, config: EngineConfig | None = None) -> Engine:
+    def load(
+        path: str | Path, config: EngineConfig | None = None, pool: Pool | None = None
+    ) -> Engine:
         """The model at `path`: a Hugging Face directory or a GGUF file.
 
-        Raises BadModel (missing, damaged, unknown), BadConfig, MissingExtra.
+        `pool` is somebody else's to close; with `config.pool` the engine connects by itself.
+        Raises BadModel (missing, damaged, unknown), BadConfig, MissingExtra, Unreachable.
         """
         try:
             import torch  # noqa: F401
@@ -57,15 +73,25 @@ class Engine:
             raise missing_extra("the engine", "engine") from None
         from moonpool.engine.model.weights import load
 
-        return Engine.of(load(Path(path)), config)
+        return Engine.of(load(Path(path)), config, pool)
 
     @staticmethod
-    def of(checkpoint: Checkpoint, config: EngineConfig | None = None) -> Engine:
+    def of(
+        checkpoint: Checkpoint, config: EngineConfig | None = None, pool: Pool | None = None
+    ) -> Engine:
         """An engine on weights in memory."""
         from moonpool.engine.model.assembly import assemble
+        from moonpool.pool.connect import connect
 
-        assembled = assemble(checkpoint, config or EngineConfig())
-        return Engine(assembled.core, assembled.fingerprint)
+        config = config or EngineConfig()
+        own = connect(config.pool) if config.pool and pool is None else None
+        try:
+            assembled = assemble(checkpoint, config, pool or own)
+        except BaseException:
+            if own is not None:
+                own.close()
+            raise
+        return Engine(assembled.core, assembled.fingerprint, own_pool=own)
 
     @property
     def context_tokens(self) -> int:
@@ -154,6 +180,10 @@ class Engine:
             self._closed = True
             self._changed.notify_all()
         self._thread.join(_CLOSE_S)
+        if self._core.link is not None:
+            self._core.link.close()
+        if self._own_pool is not None:
+            self._own_pool.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -173,22 +203,31 @@ class Engine:
         self._orders.append(order)
         self._changed.notify_all()
 
+    def _wake(self) -> None:
+        """The pool has news; from its threads."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
     def _serve(self) -> None:
         try:
-            while self._obey():
-                for number, step in self._core.step(self._clock.monotonic()):
-                    self._tell(number, step)
+            wait_s: float | None = None
+            while self._obey(wait_s):
+                wait_s = self._core.step(self._clock.monotonic())
         except BaseException as error:  # whoever waits must hear of it
             self._error = error
             raise
         finally:
             self._stop()
 
-    def _obey(self) -> bool:
-        """Carry out what was ordered, waiting while there is nothing to do; False: closed."""
+    def _obey(self, wait_s: float | None) -> bool:
+        """Carry out what was ordered, waiting up to `wait_s` for it; False: closed."""
         with self._changed:
-            while not self._closed and not self._orders and self._core.is_idle:
-                self._changed.wait()
+            if wait_s != 0.0:
+                self._changed.wait_for(
+                    lambda: self._closed or self._orders or self._woken, timeout=wait_s
+                )
+            self._woken = False
             orders = list(self._orders)
             self._orders.clear()
             for order in orders:

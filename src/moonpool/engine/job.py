@@ -13,19 +13,13 @@ and not as a prompt: the same passes give the same bits.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from moonpool.cache.sequence import Sequence
 from moonpool.engine.request import Request, Reuse, Sampling
 
-
-class Arrival(Protocol):
-    """Keys and values on their way into a job's pages."""
-
-    @property
-    def may_begin(self) -> bool:
-        """So much is there that its first pass would not wait long for the rest."""
-        ...
+if TYPE_CHECKING:
+    from moonpool.engine.pooling.loading import Load
 
 
 @dataclass(slots=True, eq=False)
@@ -41,12 +35,16 @@ class Job:
     computed: int = 0
     """Leading tokens whose keys and values are in its pages."""
     reuse: Reuse = Reuse()
-    pool_tokens: int = 0
-    """Leading tokens whose blocks the pool had when it was asked."""
     keys: list[bytes] = field(default_factory=list)
-    """Pool keys of the prompt's whole chunks, block by block."""
-    load: Arrival | None = None
-    """Blocks on their way from the pool into its pages."""
+    """Pool keys of the prompt's whole chunks, block by block; empty: the pool is left alone."""
+    pool_blocks: int = 0
+    """How many of them, from the first on, the pool has."""
+    pool_is_local: bool = False
+    """They lie on this host."""
+    load: Load | None = None
+    """Blocks on their way from the pool into its pages; `computed` counts them already."""
+    load_from: int = 0
+    """Where in the tokens they begin."""
 
     @property
     def prompt_tokens(self) -> int:

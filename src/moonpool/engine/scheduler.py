@@ -97,8 +97,8 @@ class Scheduler:
     def make_room(self, job: Job, tokens: int) -> list[Job]:
         """Pages for the first `tokens` tokens of a running job.
 
-        Returns whom it preempted for that, youngest first; `job` itself among them when nobody
-        younger is left. What is being loaded is never preempted: its pages are being written.
+        Returns whom it preempted for that, youngest first; `job` itself is among them when there
+        is no room now. What is being loaded is never preempted: its pages are being written.
         """
         preempted: list[Job] = []
         while True:
@@ -106,7 +106,9 @@ class Scheduler:
                 self.cache.grow(job.sequence, tokens)
                 return preempted
             except OutOfPages:
-                victim = next(one for one in reversed(self.running) if one.load is None)
+                victim = next((one for one in reversed(self.running) if one.load is None), None)
+                if victim is None:
+                    return [*preempted, job]
                 self.preempt(victim)
                 preempted.append(victim)
                 if victim is job:

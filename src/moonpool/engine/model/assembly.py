@@ -8,14 +8,19 @@ import torch
 
 from moonpool.cache.layout import HeadsLayout
 from moonpool.cache.pages import PagePool
+from moonpool.core.clock import SystemClock
 from moonpool.core.engine_section import EngineConfig
 from moonpool.core.errors import BadConfig
+from moonpool.core.keys import KeySpec
 from moonpool.engine.core import EngineCore
 from moonpool.engine.model.attention.sdpa import SdpaAttention
 from moonpool.engine.model.config import ModelConfig
 from moonpool.engine.model.llama import Llama, fingerprint
 from moonpool.engine.model.runner import Runner
 from moonpool.engine.model.weights import Checkpoint
+from moonpool.engine.pooling.link import PoolLink
+from moonpool.engine.pooling.page_bytes import PageBytes
+from moonpool.pool.pool import Pool
 
 
 class Assembled(NamedTuple):
@@ -23,7 +28,7 @@ class Assembled(NamedTuple):
     fingerprint: str
 
 
-def assemble(checkpoint: Checkpoint, config: EngineConfig) -> Assembled:
+def assemble(checkpoint: Checkpoint, config: EngineConfig, pool: Pool | None = None) -> Assembled:
     """Raises BadConfig."""
     if config.threads:
         torch.set_num_threads(config.threads)
@@ -40,8 +45,27 @@ def assemble(checkpoint: Checkpoint, config: EngineConfig) -> Assembled:
         )
     pages = PagePool(layout, count, device)
     runner = Runner(model, SdpaAttention(pages.storage, compute), config.decode_rows)
-    core = EngineCore(runner, pages, config, checkpoint.config.context_tokens)
-    return Assembled(core, fingerprint(checkpoint.config, checkpoint.weights))
+    mark = fingerprint(checkpoint.config, checkpoint.weights)
+    link = None
+    if pool is not None:
+        spec = key_spec(checkpoint.config, mark, layout, config.chunk_tokens, compute)
+        link = PoolLink(pool, spec, PageBytes(pages), config, SystemClock())
+    core = EngineCore(runner, pages, config, checkpoint.config.context_tokens, link)
+    return Assembled(core, mark)
+
+
+def key_spec(
+    model: ModelConfig, mark: str, layout: HeadsLayout, chunk_tokens: int, compute: torch.dtype
+) -> KeySpec:
+    """All that decides the bits of a block. The width of a pass and the type calculated in are
+    among it: they decide the last of them."""
+    calculated = str(compute).removeprefix("torch.")
+    return KeySpec(
+        model=f"llama-{model.layers}x{model.hidden_size}@{mark}",
+        dtype=layout.dtype if calculated == layout.dtype else f"{layout.dtype}/{calculated}",
+        layout=f"{layout.axes}/{chunk_tokens}",
+        block_size=layout.page_size,
+    )
 
 
 def layout_of(config: ModelConfig, block_size: int, dtype: str) -> HeadsLayout:
