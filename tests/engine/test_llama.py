@@ -39,7 +39,9 @@ class Ours:
         config, weights = load(folder)
         model = Llama(config, weights, compute=torch.float32, device=torch.device("cpu"))
         storage = torch.zeros(40, config.layers, 2, PAGE, config.kv_heads, config.head_dim)
-        self.runner = Runner(model, SdpaAttention(storage, torch.float32), decode_rows=4)
+        self.runner = Runner(
+            model, SdpaAttention(storage, config.heads, torch.float32), decode_rows=4
+        )
         self.pages = torch.randperm(40, generator=torch.Generator().manual_seed(1))
 
     def prefill(self, tokens: list[int]) -> torch.Tensor:
@@ -91,7 +93,7 @@ def test_pages_of_short_floats_round_what_is_computed_too(tiny: Path) -> None:
     storage = torch.zeros(
         4, config.layers, 2, 32, config.kv_heads, config.head_dim, dtype=torch.bfloat16
     )
-    runner = Runner(model, SdpaAttention(storage, torch.float32), decode_rows=1)
+    runner = Runner(model, SdpaAttention(storage, config.heads, torch.float32), decode_rows=1)
     pages, tokens = torch.arange(4), list(range(3, 67))
     runner.prefill(tokens[:32], Span(pages, 0, 32), None, last=False)
     first = runner.prefill(tokens[32:], Span(pages, 32, 64), None, last=True)

@@ -64,9 +64,8 @@ def test_pauses_grow_and_end() -> None:
     assert breaker.may_ask(now + FIRST_PAUSE_S)
 
 
-def pages_of(layers: int, **changes: bool) -> PagePool:
-    settings = {"page_first": True, **changes}
-    layout = HeadsLayout(layers=layers, page_size=4, kv_heads=2, head_dim=8, **settings)
+def pages_of(layers: int, page_first: bool = True) -> PagePool:
+    layout = HeadsLayout(layers=layers, page_size=4, kv_heads=2, head_dim=8, page_first=page_first)
     return PagePool(layout, 6)
 
 

@@ -58,7 +58,7 @@ class EngineCore:
             reserve_fraction=config.reserve_percent / 100,
         )
         self.scheduler = Scheduler(self.cache, config)
-        self.counts: Counter[str] = Counter()
+        self.counts = Counter(dict.fromkeys(_COUNTED, 0))
         self.tell: Callable[[int, Step], None] = lambda number, step: None
         self.runner = runner
         self._pages = pages
@@ -145,7 +145,6 @@ class EngineCore:
         """Counters and gauges by name."""
         cache = self.cache
         return {
-            **dict.fromkeys(_COUNTED, 0),
             **self.counts,
             "running": len(self.scheduler.running),
             "waiting": len(self.scheduler.waiting) + self._traffic.looking,

@@ -44,7 +44,9 @@ def assemble(checkpoint: Checkpoint, config: EngineConfig, pool: Pool | None = N
             f"({layout.bytes_per_page} bytes for {config.block_size} tokens)"
         )
     pages = PagePool(layout, count, device)
-    runner = Runner(model, SdpaAttention(pages.storage, compute), config.decode_rows)
+    runner = Runner(
+        model, SdpaAttention(pages.storage, checkpoint.config.heads, compute), config.decode_rows
+    )
     mark = fingerprint(checkpoint.config, checkpoint.weights)
     link = None
     if pool is not None:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import Full, Queue
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -28,6 +29,15 @@ from moonpool.pool.pool import Pool
 STORES_MAX: Final = 256
 """Chunks that wait to be stored; more are not stored."""
 _LOADERS: Final = 2
+_COUNTED: Final = (
+    "pool_blocks_loaded",
+    "pool_blocks_stored",
+    "pool_blocks_dropped",
+    "pool_loads_failed",
+    "pool_lookups_failed",
+    "pool_stores_failed",
+    "pool_not_worth",
+)
 
 
 class LookedUp(NamedTuple):
@@ -66,7 +76,7 @@ class PoolLink:
     ) -> None:
         self.clock = clock
         self.cost = CostModel()
-        self.counts: Counter[str] = Counter()
+        self.counts = Counter(dict.fromkeys(_COUNTED, 0))
         self.wake: Callable[[], None] = lambda: None
         self._pool = pool
         self._spec = spec
@@ -133,13 +143,6 @@ class PoolLink:
     def figures(self) -> dict[str, float]:
         """Counters and gauges by name."""
         return {
-            "pool_blocks_loaded": 0,
-            "pool_blocks_stored": 0,
-            "pool_blocks_dropped": 0,
-            "pool_loads_failed": 0,
-            "pool_lookups_failed": 0,
-            "pool_stores_failed": 0,
-            "pool_not_worth": 0,
             **self.counts,
             "pool_failures": self._breaker.failures,
             "pool_stores_waiting": self._stores.qsize(),
@@ -180,11 +183,14 @@ class PoolLink:
     def _look_up(self, job: Job, tokens: int) -> None:
         keys: list[bytes] = []
         blocks, local, answered = 0, False, False
+        if not self._breaker.may_ask(self.clock.monotonic()):  # others have found it silent since
+            self._tell(LookedUp(job, keys, blocks, local, answered))
+            return
         try:
             spec = self._spec
             if job.request.salt is not None:
-                spec = KeySpec(**{**_fields(spec), "salt": job.request.salt})
-            keys = list(spec.keys(job.sequence.tokens[:tokens]))
+                spec = msgspec.structs.replace(spec, salt=job.request.salt)
+            keys = list(spec.keys(job.sequence.tokens[:tokens].view(np.uint32)))
             match = self._pool.match_prefix(keys, timeout_s=self._config.lookup_ms / 1000)
             blocks, local, answered = match.count, match.local == match.count, True
             self._breaker.worked()
@@ -221,7 +227,3 @@ class PoolLink:
     def _tell(self, event: Event) -> None:
         self._events.append(event)
         self.wake()
-
-
-def _fields(spec: KeySpec) -> dict[str, object]:
-    return {name: getattr(spec, name) for name in spec.__struct_fields__}

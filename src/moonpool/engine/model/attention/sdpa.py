@@ -19,10 +19,11 @@ class SdpaAttention:
     tokens being computed: so it makes no difference whether a prefix was computed here or read.
     """
 
-    def __init__(self, storage: Tensor, compute: torch.dtype) -> None:
+    def __init__(self, storage: Tensor, heads: int, compute: torch.dtype) -> None:
         self._storage = storage
         self._compute = compute
         self._page_size = storage.shape[3]
+        self._group = heads // storage.shape[4]  # query heads that share a KV head
 
     def plan(self, spans: Sequence[Span], rows: int) -> Attend:
         device, size = self._storage.device, self._page_size
@@ -37,15 +38,17 @@ class SdpaAttention:
             keys, values = self._storage[:, layer, 0], self._storage[:, layer, 1]
             keys[pages, within] = k[:filled].to(keys.dtype)
             values[pages, within] = v[:filled].to(values.dtype)
-            out = q.new_zeros(rows, q.shape[1] * q.shape[2])
+            mixed = []
             at = 0
             for span, own, mask in zip(spans, needed, masks, strict=True):
                 until = at + span.end - span.start
                 past_k = self._gather(keys, own, span.end)
                 past_v = self._gather(values, own, span.end)
-                out[at:until] = _mix(q[at:until], past_k, past_v, mask)
+                mixed.append(_mix(q[at:until], past_k, past_v, mask))
                 at = until
-            return out
+            if at < rows:
+                mixed.append(q.new_zeros(rows - at, q.shape[1] * q.shape[2]))
+            return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
         return attend
 
@@ -54,15 +57,14 @@ class SdpaAttention:
         return part.index_select(0, pages).flatten(0, 1)[:tokens].to(self._compute)
 
     def _mask(self, span: Span) -> Tensor | None:
-        """[tokens, end]: 0 where a token looks, -inf at what comes after it; None: no such."""
-        if span.end - span.start == 1:
+        """[group * tokens, end]: 0 where a token looks, -inf at what comes after it; None: no
+        such."""
+        tokens = span.end - span.start
+        if tokens == 1:
             return None
-        device = self._storage.device
-        own = torch.arange(span.start, span.end, device=device)[:, None]
-        later = torch.arange(span.end, device=device)[None] > own
-        return torch.zeros(later.shape, dtype=self._compute, device=device).masked_fill_(
-            later, -torch.inf
-        )
+        shape, device = (tokens, span.end), self._storage.device
+        mask = torch.full(shape, -torch.inf, dtype=self._compute, device=device)
+        return mask.triu_(span.start + 1).repeat(self._group, 1)
 
 
 def _mix(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -78,6 +80,6 @@ def _mix(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         grouped[None],
         k.transpose(0, 1)[None],
         v.transpose(0, 1)[None],
-        attn_mask=None if mask is None else mask.repeat(group, 1),
+        attn_mask=mask,
     )
     return mixed[0].view(kv_heads, group, rows, dim).permute(2, 0, 1, 3).reshape(rows, -1)
