@@ -34,6 +34,7 @@ BENCHES: Final = {
     "radix": "moonpool.bench.radix",
     "proxy": "moonpool.bench.proxy",
     "router": "moonpool.bench.router",
+    "policies": "moonpool.bench.policies",
 }
 
 
