@@ -13,6 +13,13 @@ class EngineConfig(Section, frozen=True, kw_only=True):
 
     SECTION: ClassVar[str] = "engine"
 
+    role: Annotated[
+        Literal["none", "both", "prefill", "decode"],
+        setting(
+            "What of prompts it computes for others or has computed by others, see [handoff]; "
+            "none: it answers by itself."
+        ),
+    ] = "none"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
         setting("Element type of the cache; auto: that of the weights. Part of the pool's keys."),

@@ -9,14 +9,15 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from moonpool.cache.namespace import Namespace
 from moonpool.cache.pages import PagePool
 from moonpool.core.engine_section import EngineConfig
-from moonpool.core.errors import BadInput, EngineBusy
+from moonpool.core.errors import BadInput, EngineBusy, OutOfPages
 from moonpool.engine.chunked_cache import ChunkedCache
+from moonpool.engine.disagg import Both
 from moonpool.engine.job import Job
 from moonpool.engine.pooling.loading import LoadFailed
 from moonpool.engine.pooling.traffic import PassWatch, Traffic
@@ -26,9 +27,11 @@ from moonpool.engine.scheduler import Chunk, Scheduler
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from moonpool.engine.disagg import Disagg, Outcome
     from moonpool.engine.model.attention.base import Span
-    from moonpool.engine.model.runner import Runner
+    from moonpool.engine.model.runner import Runner, Watch
     from moonpool.engine.pooling.link import PoolLink
+    from moonpool.engine.pooling.storing import Store
 
 IDLE_S = 0.02
 """How long to wait for the pool, or for pages, before looking again."""
@@ -47,8 +50,10 @@ class EngineCore:
         config: EngineConfig,
         context_tokens: int,
         link: PoolLink | None = None,
+        disagg: Disagg | None = None,
     ) -> None:
         self.config = config
+        self.disagg = disagg
         self.context_tokens = context_tokens
         self.link = link
         self.cache = ChunkedCache(
@@ -88,6 +93,8 @@ class EngineCore:
                 f"the prompt has {prompt} tokens; the cache has pages for {room} (engine.kv_memory)"
             )
         _ = request.sampling
+        if request.transfer:
+            self._check_transfer(request.transfer)
 
     def add(self, request: Request, now: float) -> int:
         """Queue a request; its number. Raises BadInput, EngineBusy."""
@@ -103,6 +110,8 @@ class EngineCore:
             Namespace(salt=request.salt),
         )
         job = Job(next(self._numbers), request, sampling, seed, sequence, now)
+        if self.disagg is not None:
+            self.disagg.queued(job, self.cache.reusable_tokens(sequence))
         self._jobs[job.number] = job
         if not self._traffic.look_up(job):
             self.scheduler.waiting.append(job)
@@ -118,7 +127,9 @@ class EngineCore:
         self.counts["aborted"] += 1
         self.tell(job.number, Step([], "abort", job.reuse))
         if not self._traffic.leave(job):  # else its pages follow when the pool has left them
-            self.scheduler.remove(job)
+            self._free(job, "abort")
+        elif self.disagg is not None and not job.is_pinned:
+            self.disagg.over(job, "abort")
 
     def step(self, now: float) -> float | None:
         """Do what is next. Seconds until there may be more to do; None: not before somebody asks
@@ -154,6 +165,7 @@ class EngineCore:
             "evicted_pages": cache.counts.evicted_pages,
             "preempted": cache.counts.preempted,
             **(self.link.figures() if self.link else {}),
+            **(self.disagg.figures() if self.disagg else {}),
         }
 
     def _hear(self) -> bool:
@@ -163,17 +175,50 @@ class EngineCore:
             if job.number in self._jobs:
                 self.scheduler.waiting.append(job)
         for job in heard.left:
-            self.scheduler.remove(job)
+            self._free(job, "abort")
         for job in heard.loaded:
             self._arrived(job)
-        return heard.anything
+        outcomes = self.disagg.settled() if self.disagg is not None else []
+        for outcome in outcomes:
+            self._handed_over(outcome)
+        return heard.anything or bool(outcomes)
+
+    def _handed_over(self, outcome: Outcome) -> None:
+        """Nobody else reads or writes the job's pages any more."""
+        job = outcome.job
+        if outcome.is_over:
+            if outcome.sent:
+                self._share(job, min(job.computed, outcome.tokens))
+            self.scheduler.remove(job)
+        elif outcome.sent:
+            self._share(job, min(job.computed, outcome.tokens))
+        elif outcome.ok:
+            job.reuse = job.reuse._replace(peer_tokens=outcome.tokens - job.computed)
+            self.counts["peer_tokens"] += outcome.tokens - job.computed
+            job.computed = outcome.tokens
+            self.cache.commit(job.sequence, outcome.tokens)
+        else:
+            self.counts["peer_failures"] += 1
+            self._traffic.begin(job)
 
     def _begin(self, job: Job) -> None:
         """It has been admitted, behind what was found in its own pages."""
         if not job.answered:
             job.reuse = Reuse(local_tokens=job.computed)
             self.counts["local_tokens"] += job.computed
-        self._traffic.begin(job)
+        if self.disagg is not None and job.handing is not None:
+            self._hand_over(job, self.disagg)
+        if job.handing is None or not job.handing.waits:
+            self._traffic.begin(job)
+
+    def _hand_over(self, job: Job, disagg: Disagg) -> None:
+        if lacks := disagg.lacks(job):
+            try:
+                self.cache.grow(job.sequence, lacks)
+            except OutOfPages:
+                disagg.give_up(job)
+                return
+        disagg.begin(job)
 
     def _arrived(self, job: Job) -> None:
         """What it loaded is there and proved."""
@@ -184,6 +229,8 @@ class EngineCore:
             job.reuse = job.reuse._replace(pool_tokens=tokens - job.load_from)
             self.counts["pool_tokens"] += tokens - job.load_from
         job.load = None
+        if self.disagg is not None:
+            self.disagg.present(job, tokens)
 
     def _compute(self, chunk: Chunk) -> bool:
         """Whether it could be done: an earlier chunk of this step may have taken its place."""
@@ -193,14 +240,15 @@ class EngineCore:
         if job in self.scheduler.make_room(job, chunk.end):
             return False
         whole = chunk.end - chunk.start == self.config.chunk_tokens
-        store = self._traffic.begin_store(job, chunk.start, chunk.end) if whole else None
+        shares = whole and self._may_share(job, chunk.end)
+        store = self._traffic.begin_store(job, chunk.start, chunk.end) if shares else None
         loading = job.load
         with self._traffic.timed(0 if loading else chunk.end - chunk.start):
             try:
                 logits = self.runner.prefill(
                     job.sequence.tokens[chunk.start : chunk.end].tolist(),
                     self._span(job, chunk.start, chunk.end),
-                    PassWatch(loading, store) if loading or store else None,
+                    self._watch(job, store, chunk.end),
                     last=chunk.is_last,
                 )
                 if loading:
@@ -212,12 +260,49 @@ class EngineCore:
             self._arrived(job)
         self.counts["computed_tokens"] += chunk.end - chunk.start
         job.computed = chunk.end
-        if whole:
+        if self.disagg is not None and loading:
+            self.disagg.present(job, chunk.end)
+        if shares:
             rewritten = self.cache.commit(job.sequence, chunk.end)
             self._traffic.hold(job, store, chunk.end, rewritten)
         if logits is not None and job.answered == 0:
             self._answer(job, logits)
         return True
+
+    def _watch(self, job: Job, store: Store | None, end: int) -> Watch | None:
+        """Who is told of the layers of a pass. What rests on a load is handed over when that is
+        proved, not before."""
+        pool = PassWatch(job.load, store) if job.load or store else None
+        layers = self.disagg.watch(job, end) if self.disagg is not None and not job.load else None
+        if pool is None or layers is None:
+            return pool or layers
+        return Both(pool, layers)
+
+    def _may_share(self, job: Job, end: int) -> bool:
+        """While pages are being sent no copy of somebody else's may take their place."""
+        if not job.is_pinned or job.handing is None:
+            return True
+        with self.cache.hold(job.sequence, end) as lease:
+            return lease.tokens <= job.sequence.shared_pages * self.config.block_size
+
+    def _share(self, job: Job, tokens: int) -> None:
+        """What could not be shared while it was being sent."""
+        whole = tokens // self.config.chunk_tokens * self.config.chunk_tokens
+        if whole > job.sequence.computed_tokens:
+            self.cache.commit(job.sequence, whole)
+
+    def _free(self, job: Job, why: str) -> None:
+        """It is over; its pages are too, once a hand-over has left them."""
+        if self.disagg is not None and self.disagg.over(job, why):
+            self.scheduler.park(job)
+        else:
+            self.scheduler.remove(job)
+
+    def _check_transfer(self, params: Mapping[str, Any]) -> None:
+        if self.disagg is not None:
+            self.disagg.check(params)
+        elif params.get("do_remote_prefill") or params.get("do_remote_decode"):
+            raise BadInput("kv_transfer_params: this engine hands nothing over (engine.role)")
 
     def _decode(self) -> bool:
         """One more token for everybody past the prompt; whether there was any."""
@@ -253,7 +338,7 @@ class EngineCore:
         elif len(job.sequence) == job.sequence.tokens_max:
             finish = "length"
         if finish is not None:
-            self.scheduler.remove(job)
+            self._free(job, finish)
             del self._jobs[job.number]
         self.tell(job.number, Step([token], finish, job.reuse))
 
@@ -265,6 +350,8 @@ class EngineCore:
             f"{len(self.scheduler.running)} requests are running",
             retry_after_s=max(1.0, waited / 4),
         )
+        if self.disagg is not None:
+            self.disagg.over(job, "busy")
         del self._jobs[job.number]
         self.tell(job.number, Step([], "busy", job.reuse, error))
 
@@ -277,6 +364,8 @@ _COUNTED = (
     "prompt_tokens",
     "local_tokens",
     "pool_tokens",
+    "peer_tokens",
+    "peer_failures",
     "computed_tokens",
     "answer_tokens",
     "refused",

@@ -55,6 +55,8 @@ class Engine:
         core.tell = self._tell
         if core.link is not None:
             core.link.wake = self._wake
+        if core.disagg is not None:
+            core.disagg.wake = self._wake
         self._thread = threading.Thread(target=self._serve, name="moonpool-engine", daemon=True)
         self._thread.start()
 
@@ -102,6 +104,11 @@ class Engine:
     def block_size(self) -> int:
         """Tokens of one block of keys and values."""
         return self._core.config.block_size
+
+    @property
+    def handoff(self) -> str:
+        """Where decode engines come for prompts computed here, "host:port"; "": nowhere."""
+        return self._core.disagg.address if self._core.disagg is not None else ""
 
     @property
     def stopped(self) -> str:
@@ -180,6 +187,8 @@ class Engine:
             self._closed = True
             self._changed.notify_all()
         self._thread.join(_CLOSE_S)
+        if self._core.disagg is not None:
+            self._core.disagg.close()
         if self._core.link is not None:
             self._core.link.close()
         if self._own_pool is not None:

@@ -19,6 +19,7 @@ from moonpool.cache.sequence import Sequence
 from moonpool.engine.request import Request, Reuse, Sampling
 
 if TYPE_CHECKING:
+    from moonpool.engine.disagg import Handing
     from moonpool.engine.pooling.loading import Load
 
 
@@ -45,6 +46,8 @@ class Job:
     """Blocks on their way from the pool into its pages; `computed` counts them already."""
     load_from: int = 0
     """Where in the tokens they begin."""
+    handing: Handing | None = None
+    """Its part in a hand-over to or from another engine."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -67,4 +70,11 @@ class Job:
     @property
     def can_run(self) -> bool:
         """Nothing it needs is still on its way."""
+        if self.handing is not None and self.handing.waits:
+            return False
         return self.load is None or self.load.may_begin
+
+    @property
+    def is_pinned(self) -> bool:
+        """Others read or write its pages: they cannot be taken from it."""
+        return self.load is not None or (self.handing is not None and self.handing.begun)

@@ -36,6 +36,7 @@ class Scheduler:
         self.cache = cache
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
+        self.parked: set[Job] = set()
         self._config = config
         self._turn = 0
 
@@ -98,7 +99,7 @@ class Scheduler:
         """Pages for the first `tokens` tokens of a running job.
 
         Returns whom it preempted for that, youngest first; `job` itself is among them when there
-        is no room now. What is being loaded is never preempted: its pages are being written.
+        is no room now. Nobody whose pages others read or write is preempted.
         """
         preempted: list[Job] = []
         while True:
@@ -106,7 +107,7 @@ class Scheduler:
                 self.cache.grow(job.sequence, tokens)
                 return preempted
             except OutOfPages:
-                victim = next((one for one in reversed(self.running) if one.load is None), None)
+                victim = next((one for one in reversed(self.running) if not one.is_pinned), None)
                 if victim is None:
                     return [*preempted, job]
                 self.preempt(victim)
@@ -121,9 +122,17 @@ class Scheduler:
         self.waiting.appendleft(job)
         job.computed = 0
 
+    def park(self, job: Job) -> None:
+        """It is over, but its pages are kept until remove()."""
+        self.running.remove(job)
+        self.parked.add(job)
+
     def remove(self, job: Job) -> None:
         """It is over: its pages are free, or evictable where they are shared."""
-        if job in self.running:
+        if job in self.parked:
+            self.parked.remove(job)
+            self.cache.finish(job.sequence)
+        elif job in self.running:
             self.running.remove(job)
             self.cache.finish(job.sequence)
         else:

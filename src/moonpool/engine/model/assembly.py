@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from typing import NamedTuple
 
 import torch
@@ -12,7 +14,9 @@ from moonpool.core.clock import SystemClock
 from moonpool.core.engine_section import EngineConfig
 from moonpool.core.errors import BadConfig
 from moonpool.core.keys import KeySpec
+from moonpool.core.sections import SCHEMA, HandoffConfig
 from moonpool.engine.core import EngineCore
+from moonpool.engine.disagg import Disagg, Role, kv_memory
 from moonpool.engine.model.attention.sdpa import SdpaAttention
 from moonpool.engine.model.config import ModelConfig
 from moonpool.engine.model.llama import Llama, fingerprint
@@ -52,8 +56,19 @@ def assemble(checkpoint: Checkpoint, config: EngineConfig, pool: Pool | None = N
     if pool is not None:
         spec = key_spec(checkpoint.config, mark, layout, config.chunk_tokens, compute)
         link = PoolLink(pool, spec, PageBytes(pages), config, SystemClock())
-    core = EngineCore(runner, pages, config, checkpoint.config.context_tokens, link)
+    disagg = None
+    if config.role != "none":
+        spec = key_spec(checkpoint.config, mark, layout, config.chunk_tokens, compute)
+        disagg = hand_over(spec, pages, config.role)
+    core = EngineCore(runner, pages, config, checkpoint.config.context_tokens, link, disagg)
     return Assembled(core, mark)
+
+
+def hand_over(spec: KeySpec, pages: PagePool, role: Role) -> Disagg:
+    """The engine's ends of hand-overs, set up as [handoff] says. Raises BadConfig, BadInput."""
+    config = SCHEMA.load(HandoffConfig, env=os.environ).value
+    memory = kv_memory(pages, f"{spec.model} {spec.dtype} {spec.layout}")
+    return Disagg(f"{socket.gethostname()}-{os.getpid()}", memory, role, config)
 
 
 def key_spec(

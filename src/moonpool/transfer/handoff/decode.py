@@ -5,7 +5,7 @@ claim? ──> announce ──> Settled          whatever happens in between
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from moonpool.transfer.handoff.actions import DecodeAction, Progress, Revoke, Se
 from moonpool.transfer.handoff.decode_machine import DecodeMachine
 from moonpool.transfer.handoff.layout import sources_of
 from moonpool.transfer.handoff.link import SideLink
-from moonpool.transfer.handoff.mapping import I64, BlockMap
+from moonpool.transfer.handoff.mapping import BlockMap, Ids
 from moonpool.transfer.handoff.memory import KVMemory
 from moonpool.transfer.handoff.node import HandoffNode
 from moonpool.transfer.handoff.prefill import check_hello
@@ -79,7 +79,7 @@ class DecodeNode(HandoffNode):
         remote: str,
         first_token: int,
         tokens: int,
-        blocks: Sequence[int] | I64,
+        blocks: Ids,
         engine: str | None = None,
         prompt: str = "",
     ) -> None:

@@ -5,7 +5,8 @@ can verify without a word about bytes between them. Pure.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from moonpool.transfer.handoff.layout import KVLayout, check_fit
 
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
+Ids = Sequence[int] | NDArray[np.integer[Any]]
+"""Block ids, of any integer type."""
 
 
 class Ranges(NamedTuple):

@@ -23,7 +23,7 @@ from moonpool.transfer.handoff import messages as m
 from moonpool.transfer.handoff.actions import Drop, PrefillAction, Push, Release, Send
 from moonpool.transfer.handoff.layout import check_fit
 from moonpool.transfer.handoff.link import SideLink
-from moonpool.transfer.handoff.mapping import I64
+from moonpool.transfer.handoff.mapping import I64, Ids
 from moonpool.transfer.handoff.memory import KVMemory, check_parts
 from moonpool.transfer.handoff.node import HandoffNode
 from moonpool.transfer.handoff.prefill_machine import PrefillMachine
@@ -94,9 +94,7 @@ class PrefillNode(HandoffNode):
             raise TransferError(text) from None
         return self.address
 
-    def open(
-        self, transfer: str, tokens: int, blocks: Sequence[int] | I64, prompt: str = ""
-    ) -> None:
+    def open(self, transfer: str, tokens: int, blocks: Ids, prompt: str = "") -> None:
         """The request behind `transfer` was given blocks: those of its prompt, from token 0 on, as
         many as it has by now. `prompt` is a digest of its tokens, compared with decode's."""
         ids = np.array(blocks, dtype=np.int64)
@@ -107,7 +105,7 @@ class PrefillNode(HandoffNode):
 
         self.post(step)
 
-    def extend(self, transfer: str, blocks: Sequence[int] | I64) -> None:
+    def extend(self, transfer: str, blocks: Ids) -> None:
         """All blocks the prompt has by now."""
         ids = np.array(blocks, dtype=np.int64)
 
