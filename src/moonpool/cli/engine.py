@@ -52,6 +52,7 @@ def run(args: argparse.Namespace, output: Output) -> int:
                     "context_tokens": engine.context_tokens,
                     "block_size": engine.block_size,
                     "pool": config.pool or None,
+                    "transfer": engine.handoff or None,
                 },
                 f"engine serves {name} ({engine.context_tokens:,} tokens of context) on {url}",
             )
