@@ -47,8 +47,8 @@ class Command:
 
 class Fleet:
     def __init__(self, folder: Path) -> None:
-        engine = ("engine", "--model", str(folder), "--port", "0", "--chunk-tokens", str(CHUNK))
-        engine = (*engine, "--block-size", "16", "--kv-memory", "16MiB", "--threads", "1")
+        settings = ["--chunk-tokens", str(CHUNK), "--block-size", "16", "--kv-memory", "16MiB"]
+        engine = ["engine", "--model", str(folder), "--port", "0", "--threads", "1", *settings]
         self.prefill = Command(*engine, "--role", "prefill")
         self.decode = Command(*engine, "--role", "decode")
         self.router = Command(
