@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ EXAMPLES = (
     "moonpool demo --trace          # an hour of real chat traffic through a pool instead",
 )
 NODE_BYTES: Final = 1 << 30
+ROUNDS_MAX: Final = 15  # as many documents of SmolLM2's fit into the node
 KV_MEMORY: Final = "640MiB"
 DTYPE: Final = "bfloat16"
 FASTER: Final = (
@@ -87,13 +89,18 @@ def _rows(args: argparse.Namespace, text: str, threads: int, output: Output) -> 
         node = NodeConfig(name="node0", memory=NODE_BYTES, dir=str(directory), persist=False)
         with Cluster(MasterConfig(port=0, nodes_expected=1), [node]) as cluster:
             cast = story.Cast(words, cluster.address, text, args.rounds)
-            for row in story.tell(cast, output.note):
-                rows.append(row)
-                if output.as_json:
-                    output.result(row.record(), "")
-                elif row.round == 0 or row.how == story.OFF:
-                    output.text(_said(row))
+            with closing(story.tell(cast, output.note)) as told:
+                for row in told:
+                    rows.append(row)
+                    _show(row, output)
     return rows
+
+
+def _show(row: story.Row, output: Output) -> None:
+    if output.as_json:
+        output.result(row.record(), "")
+    elif row.round == 0 or row.how == story.OFF:
+        output.text(_said(row))
 
 
 def _record(
@@ -178,6 +185,6 @@ def _read(file: Path) -> str:
 
 
 def _rounds(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+    if not text.isdecimal() or not 1 <= int(text) <= ROUNDS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {ROUNDS_MAX}")
     return int(text)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
@@ -94,7 +94,7 @@ class Cast:
         _settle(engine)
 
 
-def tell(cast: Cast, note: Callable[[str], None]) -> Iterator[Row]:
+def tell(cast: Cast, note: Callable[[str], None]) -> Generator[Row, None, None]:
     """Each answer as it comes. Everything it started is gone when it is over or closed."""
     with ExitStack() as stack:
         note("two engines come up and load the model")
