@@ -52,6 +52,8 @@ IN_TURNS: Final = (
     Step("limits", (sys.executable, "-m", "bench.limits", "--rounds", "1")),
     _moonpool("exists", 1),
     Step("mooncake-exists", rival="mooncake_exists"),
+    _moonpool("router", 1),
+    Step("dynamo-router", rival="dynamo_router"),
 )
 LOAD: Final = Step("load")
 ALONE: Final = tuple(_moonpool(bench, ALONE_ROUNDS) for bench in ("catalog", "restart", "memory"))

@@ -48,6 +48,10 @@ def _mooncake(bench: str, case: str) -> Side:
     return Side("mooncake", bench, case)
 
 
+def _dynamo(case: str) -> Side:
+    return Side("dynamo", "router", case)
+
+
 def _tcp_targets() -> Iterator[Target]:
     read = "TCP read 32 x 4 KiB"
     ours = _ours("transfer", "tcp read 32 x 4 KiB")
@@ -79,6 +83,25 @@ def _exists_targets() -> Iterator[Target]:
             _mooncake("exists", f"batch_is_exist 128 keys, {keys}, of {objects}"),
             at_least=1,
         )
+
+
+def _router_targets() -> Iterator[Target]:
+    for blocks, workers, at_most in ((512, 8, 5), (8192, 64, 10)):
+        for kind in ("each another part", "all hold all"):
+            case = f"find {blocks} blocks, {workers} workers, {kind}"
+            work = f"router: {case}"
+            yield Target(work, "p50_us", _ours("router", case), at_most=at_most)
+        case = f"find {blocks} blocks, {workers} workers, each another part"
+        yield Target(f"router: {case}", "p50_us", _ours("router", case), _dynamo(case))
+    choice = "131,072 tokens to 64 scores and a choice, block 16"
+    yield Target(f"router: {choice}", "p50_us", _ours("router", choice), at_most=200)
+    for workers in (8, 64):
+        case = f"events of 16 blocks, {workers} workers"
+        ours = _ours("router", case)
+        for figure in ("store_blocks_per_s", "remove_blocks_per_s"):
+            yield Target(f"router: {case}", figure, ours, _dynamo(case), at_least=3)
+        yield Target(f"router: {case}", "drop_us", ours, at_most=200)
+        yield Target(f"router: {case}", "bytes_per_item", ours, at_most=45)
 
 
 _GET = _ours("store", "shm get_into 64 KiB, placement cached")
@@ -147,6 +170,7 @@ TARGETS: Final = (
     ),
     *_tcp_targets(),
     *_exists_targets(),
+    *_router_targets(),
     Target("master memory per object", "bytes_per_item", _MEMORY, at_most=600),
     Target(
         "the same, of Mooncake's master",

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -31,6 +32,7 @@ using Weights = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device:
 using Ranges = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Depths = nb::ndarray<nb::numpy, std::int64_t>;
 
+constexpr std::size_t kShort = 256;  // blocks
 constexpr std::size_t kWeights = 6;  // fixed, then a token: uncached, device, host, disk, pool
 
 template <class Array>
@@ -56,14 +58,19 @@ struct Index {
   EventReader reader;
   std::mutex reading;  // the reader keeps its buffers between messages
 
-  void store(std::uint32_t place, std::uint32_t slot, const Hashes& hashes, std::uint64_t parent) {
-    nb::gil_scoped_release released;
-    index.store(place, slot, span_of(hashes), parent);
+  // Events are short: giving the GIL away would cost more than they take.
+  void store(std::uint32_t place, std::uint32_t slot, nb::handle hashes, std::uint64_t parent) {
+    const ColumnArg<std::uint64_t> run(hashes, "hashes");
+    std::optional<nb::gil_scoped_release> released;
+    if (run.size() > kShort) released.emplace();
+    index.store(place, slot, run, parent);
   }
 
-  std::size_t remove(std::uint32_t place, std::uint32_t slot, const Hashes& hashes) {
-    nb::gil_scoped_release released;
-    return index.remove(place, slot, span_of(hashes));
+  std::size_t remove(std::uint32_t place, std::uint32_t slot, nb::handle hashes) {
+    const ColumnArg<std::uint64_t> run(hashes, "hashes");
+    std::optional<nb::gil_scoped_release> released;
+    if (run.size() > kShort) released.emplace();
+    return index.remove(place, slot, run);
   }
 
   void drop(std::uint32_t place) {
@@ -209,9 +216,8 @@ void bind_prefix_index(nb::module_& m) {
   nb::class_<Index>(m, "PrefixIndex")
       .def(nb::init<std::size_t>(), "bytes_max"_a)
       .def("__len__", [](const Index& self) { return self.index.counts().blocks; })
-      .def("store", &Index::store, "place"_a, "slot"_a, nb::arg("hashes").noconvert(),
-           "parent"_a = 0)
-      .def("remove", &Index::remove, "place"_a, "slot"_a, nb::arg("hashes").noconvert())
+      .def("store", &Index::store, "place"_a, "slot"_a, "hashes"_a, "parent"_a = 0)
+      .def("remove", &Index::remove, "place"_a, "slot"_a, "hashes"_a)
       .def("drop", &Index::drop, "place"_a)
       .def(
           "drop_slot", [](Index& self, std::uint32_t slot) { self.index.drop_slot(slot); },

@@ -98,15 +98,17 @@ def _churn(settings: Settings) -> Iterator[Row]:
     """A million blocks stored in events of 16, a tenth removed, one worker dropped."""
     for workers in (8, 64):
         laps = [_one_churn(workers) for _ in range(min(settings.rounds, 3))]
-        for number, case in enumerate(("store", "remove")):
-            rate = statistics.median(lap[number] for lap in laps)
-            figures: Row = {"ops_per_s": rate, "ok": True}
-            if case == "store":
-                figures["bytes_per_item"] = laps[0][3]
-            yield make_row(BENCH, f"{case}, {workers} workers, 1 M blocks", len(laps), figures)
-        drop = statistics.median(lap[2] for lap in laps)
-        case = f"drop of a worker, {workers} workers, 1 M blocks"
-        yield make_row(BENCH, case, len(laps), {"p50_us": drop * 1e6, "ok": True})
+        store, remove, drop, size = (
+            statistics.median(column) for column in zip(*laps, strict=True)
+        )
+        figures = {
+            "store_blocks_per_s": store,
+            "remove_blocks_per_s": remove,
+            "drop_us": drop * 1e6,
+            "bytes_per_item": size,
+            "ok": True,
+        }
+        yield make_row(BENCH, f"events of 16 blocks, {workers} workers", len(laps), figures)
 
 
 def _one_churn(workers: int) -> tuple[float, float, float, float]:
@@ -114,16 +116,18 @@ def _one_churn(workers: int) -> tuple[float, float, float, float]:
     index = _core.PrefixIndex(BYTES_MAX)
     seconds, events = _fill(index, workers, ENTRIES)
     bytes_per_block = index.stat()["memory_bytes"] / len(index)
-    removed = events[::10]
+    per_chain = CHAIN_BLOCKS // EVENT_BLOCKS
+    removed = [event for i, event in enumerate(events) if i // per_chain % 10 == 0]
     start = time.perf_counter()
     for place, hashes, _ in reversed(removed):
         index.remove(place, 0, hashes)
     removing = time.perf_counter() - start
     start = time.perf_counter()
-    index.drop(1)
+    index.drop(2)
     dropping = time.perf_counter() - start
-    assert index.held(1, 0) == 0
-    return ENTRIES / seconds, len(removed) * EVENT_BLOCKS / removing, dropping, bytes_per_block
+    assert index.held(2, 0) == 0
+    stored = len(events) * EVENT_BLOCKS
+    return stored / seconds, len(removed) * EVENT_BLOCKS / removing, dropping, bytes_per_block
 
 
 _Event = tuple[int, npt.NDArray[np.uint64], int]

@@ -8,7 +8,8 @@ worker does. Not safe for several threads at once; only its index is.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 
@@ -29,6 +30,10 @@ from moonpool.router.survey import Survey
 
 _PREFILL = "/prefill"
 """What the booking on the prefill worker adds to the name of the request's own."""
+
+
+_score: Callable[[Iterable[object]], Score] = partial(tuple.__new__, Score)
+"""A score from its fields in order; a third of the time of the named call, 64 times a decision."""
 
 
 class Brain:
@@ -79,7 +84,7 @@ class Brain:
 
     def mark_busy(self, worker_id: str, until: float) -> None:
         """The worker said that it takes no more; ends by itself. Raises BadInput: not known."""
-        self.fleet.member(worker_id).busy_until = until
+        self.fleet.mark_busy(worker_id, until)
 
     # Requests
 
@@ -307,7 +312,7 @@ class Brain:
         )
         counts = np.stack(columns).astype(np.int64).tolist()
         workers, ranks = self.fleet.names(places)
-        return tuple(map(Score, workers, ranks, costs.tolist(), *counts))
+        return tuple(map(_score, zip(workers, ranks, costs.tolist(), *counts, strict=True)))
 
     def _make_room(self) -> None:
         self.load.make_room(self.fleet.places)

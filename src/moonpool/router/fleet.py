@@ -17,6 +17,7 @@ from moonpool.router.index import Places
 from moonpool.router.load import Column
 
 BLOCK_SIZE_DEFAULT = 16
+_NAMES_MAX = 64  # sets of places whose names are kept
 
 
 @dataclass(slots=True)
@@ -53,6 +54,8 @@ class Fleet:
         self._sizes: Column | None = None
         self._contexts: Column | None = None
         self._tainted = False
+        self._busy: set[str] = set()
+        self._names: dict[bytes, tuple[list[str], list[int]]] = {}
         self.one_group = True
         """False when some worker's prefixes are those of other KV groups than 0."""
 
@@ -93,16 +96,30 @@ class Fleet:
 
     def names(self, places: Places) -> tuple[list[str], list[int]]:
         """Worker and rank of each place."""
-        targets = [self.target(place) for place in places.tolist()]
-        return [t.worker for t in targets], [t.rank for t in targets]
+        key = places.tobytes()
+        found = self._names.get(key)
+        if found is None:
+            targets = [self.target(place) for place in places.tolist()]
+            found = [t.worker for t in targets], [t.rank for t in targets]
+            if len(self._names) < _NAMES_MAX:
+                self._names[key] = found
+        return found
 
     def marked_busy(self, places: Places, now: float) -> npt.NDArray[np.bool_]:
         """Which of them said that they take no more."""
         busy = np.zeros(self.places, np.bool_)
-        for member in self.members.values():
-            if member.busy_until > now:
+        for worker_id in list(self._busy):
+            member = self.members.get(worker_id)
+            if member is None or member.busy_until <= now:
+                self._busy.discard(worker_id)
+            else:
                 busy[member.places] = True
         return busy[places]
+
+    def mark_busy(self, worker_id: str, until: float) -> None:
+        """It takes no more; ends by itself. Raises BadInput: not registered."""
+        self.member(worker_id).busy_until = until
+        self._busy.add(worker_id)
 
     def role(self, worker_id: str) -> str:
         return self.members[worker_id].worker.role
@@ -194,6 +211,7 @@ class Fleet:
 
     def _changed(self) -> None:
         self._eligible.clear()
+        self._names.clear()
         self._sizes = self._contexts = None
         self._tainted = any(member.worker.taints for member in self.members.values())
         self.one_group = all(m.groups == (0,) for m in self.members.values())

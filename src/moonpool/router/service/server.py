@@ -23,6 +23,7 @@ from moonpool.router.http.server import HttpServer
 from moonpool.router.service.api import Api
 from moonpool.router.service.asks import BytesReader, TextReader
 from moonpool.router.service.desk import Desk
+from moonpool.router.service.followed import Followed
 from moonpool.router.service.probe import Prober
 from moonpool.router.service.relay import Relay, RelayTimeouts
 from moonpool.router.service.replicas import PATH as REPLICA_PATH
@@ -112,6 +113,7 @@ class RouterServer:
             timeout_s=config.health_timeout_ms / 1000,
             headers=worker_headers,
         )
+        self.followed = Followed(self.desk)
         self._followers = [
             Follower(self.desk, parse_source(word), config.discovery_ms / 1000)
             for word in config.discovery.split()
@@ -147,6 +149,7 @@ class RouterServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.followed.close()
 
     def stop(self) -> None:
         self._stop.set()

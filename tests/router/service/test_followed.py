@@ -1,0 +1,40 @@
+"""A worker's events reach the index through the running router, and end with the worker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import zmq.asyncio
+
+from tests.router.publisher import Publisher, stored
+from tests.router.rig import TinyWorker, post_json, routed, until
+
+
+async def test_a_worker_that_names_its_endpoint_is_followed() -> None:
+    tokens = np.arange(96, dtype=np.uint32)
+    context = zmq.asyncio.Context()
+    publisher = Publisher(context)
+    await publisher.send(stored(0, 3, tokens))
+    worker = TinyWorker("one")
+    await worker.start()
+    spec = (
+        f"{worker.url},model=tiny,events=tcp://127.0.0.1:{publisher.port}"
+        f",replay=tcp://127.0.0.1:{publisher.replay_port}"
+    )
+    try:
+        async with routed(worker, workers=spec) as router:
+            index = router.desk.brain.index
+            await until(lambda: len(index) == 3)
+            await asyncio.sleep(0.2)  # the subscription is on its way
+            await publisher.send(stored(3, 2, tokens))
+            await until(lambda: len(index) == 5)
+            [subscriber] = router.followed.subscribers(worker.id)
+            assert subscriber.feed.counts.lost == 0
+            await post_json(router, "/unregister", {"instance_id": worker.id})
+            await until(lambda: not router.followed.subscribers(worker.id))
+            assert len(index) == 0
+    finally:
+        worker.kill()
+        publisher.task.cancel()
+        context.destroy(linger=0)

@@ -1,0 +1,171 @@
+"""Costs: Dynamo's formula by its own examples, ours in seconds, and the choice among equals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from moonpool.core.errors import BadConfig
+from moonpool.router import (
+    Brain,
+    BrainConfig,
+    DynamoCost,
+    RouteRequest,
+    SecondsCost,
+    Stored,
+    Target,
+    Worker,
+    prefix_hashes,
+    prefix_seed,
+)
+from moonpool.router.choose import cheapest, drawn, rendezvous
+from moonpool.router.cost import Facts
+
+PLACES = np.array([1, 2, 3], np.int64)
+
+
+def facts(**columns: object) -> Facts:
+    """Three targets, blocks of 16, a prompt of 160 tokens, nothing cached and no load."""
+    nothing = np.zeros(3)
+    base: dict[str, object] = {
+        "prompt_tokens": 160,
+        "output_tokens": 0,
+        "priority": 0,
+        "block_size": np.full(3, 16.0),
+        "prefill_s": np.full(3, 1e-3),
+        "transfer_s": np.full(3, 1e-4),
+        "new_blocks": np.full(3, 10.0),
+    }
+    values = dict.fromkeys(Facts._fields, nothing) | base
+    for name, value in columns.items():
+        values[name] = np.array(value, float) if isinstance(value, list) else value
+    return Facts(**values)  # type: ignore[arg-type]
+
+
+# The formula of Dynamo's cost in field notes section 1.4, computed by hand.
+RECORDED = [
+    # device tokens, prefill booked, decode blocks -> cost by target
+    ([0, 0, 0], [0, 0, 0], [0, 0, 0], [20.0, 20.0, 20.0]),
+    ([160, 80, 0], [0, 0, 0], [0, 0, 0], [10.0, 15.0, 20.0]),
+    ([160, 80, 0], [320, 0, 0], [0, 0, 0], [30.0, 15.0, 20.0]),
+    ([160, 0, 0], [0, 0, 0], [15, 0, 2], [25.0, 20.0, 22.0]),
+    ([160, 0, 0], [160, 160, 0], [0, 3, 0], [20.0, 33.0, 20.0]),
+]
+
+
+@pytest.mark.parametrize(("device", "prefill", "decode", "expected"), RECORDED)
+def test_dynamos_formula_on_recorded_cases(
+    device: list[float], prefill: list[float], decode: list[float], expected: list[float]
+) -> None:
+    seen = facts(device_tokens=device, prefill_tokens=prefill, decode_blocks=decode)
+    assert DynamoCost().costs(seen).tolist() == pytest.approx(expected)
+
+
+def test_dynamos_further_terms() -> None:
+    seen = facts(
+        device_tokens=[160, 0, 0],
+        host_tokens=[0, 160, 0],
+        pool_tokens=[0, 0, 160],
+        prefill_tokens=[160, 0, 0],
+        requests=[0, 1, 0],
+    )
+    model = DynamoCost(
+        overlap_score_credit_decay=1.0,
+        shared_cache_multiplier=0.5,
+        decode_active_request_weight=2.0,
+        prefill_load_scale=2.0,
+    )
+    # excess of the first: 10 blocks of 10 -> its credit is halved: 2 x (20 - 5) + 10
+    assert model.costs(seen).tolist() == pytest.approx([40.0, 2 * 2.5 + 10 + 2, 2 * 5 + 10])
+    untracked = DynamoCost(track_prefill_tokens=False).costs(seen)
+    assert untracked.tolist() == pytest.approx([10.0, 12.5, 20.0])
+
+
+def test_dynamos_taints_bound_what_they_change() -> None:
+    costs = DynamoCost().costs(facts(preferred=[0.0, 100.0, -100.0]))
+    assert costs.tolist() == pytest.approx([20.0, 20 / np.e, 20 * np.e])
+
+
+def test_seconds_weigh_own_work_and_add_what_waits() -> None:
+    seen = facts(
+        device_tokens=[160, 0, 0],
+        pool_tokens=[0, 160, 0],
+        prefill_tokens=[1600, 0, 0],
+        decode_blocks=[0, 0, 1000],
+    )
+    model = SecondsCost(locality=4, decode_block_s=1e-5)
+    assert model.costs(seen).tolist() == pytest.approx([1.6, 4 * 0.016, 4 * 0.16 + 0.01])
+
+
+def test_a_slow_pool_costs_no_more_than_computing_again() -> None:
+    seen = facts(pool_tokens=[160, 0, 160], transfer_s=[1.0, 1.0, 1e-6])
+    costs = SecondsCost().costs(seen)
+    assert costs[0] == pytest.approx(costs[1])
+    assert costs[2] < costs[1] / 100
+
+
+def test_priority_lets_the_own_wait_count_for_more() -> None:
+    held_but_busy = {"device_tokens": [160, 0, 0], "prefill_tokens": [400, 0, 0]}
+    model = SecondsCost(locality=4)
+    assert model.costs(facts(**held_but_busy)).argmin() == 0
+    assert model.costs(facts(**held_but_busy, priority=3)).argmin() == 1
+
+
+def test_the_native_sum_is_the_models() -> None:
+    """Tokens go through the core's route, the same hashes through the facts."""
+    tokens = np.arange(1600, dtype=np.uint32)
+    hashes = prefix_hashes(tokens, 16, prefix_seed("m"))
+    brain = Brain()
+    for number in range(4):
+        brain.add_worker(Worker(id=f"w{number}", model="m", block_size=16))
+        brain.apply_event(f"w{number}", Stored(hashes[: number * 20].tolist()))
+    brain.apply_event("w1", Stored(hashes[20:50].tolist(), int(hashes[19]), tier=1))
+    brain.apply_pool_events([Stored(hashes[:70].tolist())])
+    brain.decide(RouteRequest(model="m", tokens=[1, 2, 3] * 100, pin=Target("w2")), 0.0)
+    ask = RouteRequest(model="m", tokens=tokens)
+    given = RouteRequest(model="m", hashes=hashes, prompt_tokens=1600)
+    native = brain.decide(ask, 0.0, book=False).scores
+    plain = brain.decide(given, 0.0, book=False).scores
+    assert [s.cost for s in native] == pytest.approx([s.cost for s in plain])
+    assert [s._replace(cost=0.0) for s in native] == [s._replace(cost=0.0) for s in plain]
+    assert [s.pool_tokens for s in native] == [1120, 320, 480, 160]
+    assert native[1].hit_tokens - native[1].device_tokens == 480
+
+
+def test_dynamo_counts_shared_blocks_once() -> None:
+    brain = Brain(BrainConfig(cost=DynamoCost()))
+    brain.add_worker(Worker(id="a", model="m", block_size=16))
+    place = brain.fleet.members["a"].places[0]
+    tokens = np.arange(160, dtype=np.uint32)
+    first = brain.decide(RouteRequest(model="m", tokens=tokens), 0.0)
+    second = brain.decide(RouteRequest(model="m", tokens=np.append(tokens, 7)), 0.0)
+    assert brain.load.decode_blocks[place] == 11
+    brain.free(first.booking_id, 0.0)
+    assert brain.load.decode_blocks[place] == 11
+    brain.free(second.booking_id, 0.0)
+    assert brain.load.decode_blocks[place] == 0
+
+
+def test_equal_costs_go_to_the_least_booked_then_by_rendezvous() -> None:
+    costs = np.array([2.0, 1.0, 1.0])
+    assert cheapest(costs, np.array([0.0, 9.0, 5.0]), PLACES, 1) == 2
+    assert cheapest(costs, np.array([0.0, 0.0, 0.0]), PLACES, 1) in (1, 2)
+    chosen = {cheapest(costs, np.zeros(3), PLACES, salt) for salt in range(40)}
+    assert chosen == {1, 2}
+    assert rendezvous(5, 1) != rendezvous(5, 2)
+
+
+def test_temperature_spreads_by_cost_and_never_to_the_busy() -> None:
+    costs = np.array([1.0, 2.0, np.inf])
+    draws = [drawn(costs, 0.5, draw) for draw in np.linspace(0, 0.999, 200)]
+    assert draws.count(0) / 200 == pytest.approx(1 / (1 + np.exp(-2)), abs=0.02)
+    assert set(draws) == {0, 1}
+    assert drawn(np.full(2, np.inf), 1.0, 0.9) == 1
+    assert drawn(np.full(2, 3.0), 1.0, 0.1) == 0
+
+
+def test_a_configuration_that_makes_no_sense() -> None:
+    with pytest.raises(BadConfig, match="lease_s"):
+        BrainConfig(lease_s=0)
+    with pytest.raises(BadConfig, match="temperature"):
+        BrainConfig(temperature=-1)
