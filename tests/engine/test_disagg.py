@@ -182,6 +182,27 @@ def test_two_prompts_with_one_prefix_are_sent_side_by_side(
     assert split.prefill.core.figures()["cached_pages"] > 0
 
 
+def test_pages_that_wait_to_be_sent_are_nobody_elses(
+    folder: Path, alone: Callable[[list[int]], list[int]]
+) -> None:
+    """Two prompts are computed side by side and held; others use the pages that are left."""
+    made = Split(folder)
+    made.prefill.close()
+    made.prefill = Side(folder, "prefill", pages=40)
+    prompt = prompt_of(160)
+    for name in ("t0", "t1"):
+        made.send(name, prompt)
+    made.step_until(lambda: len(made.prefill.core.scheduler.parked) == 2, made.prefill)
+    for seed in range(1, 4):
+        made.prefill.answers.ask(greedy(prompt_of(250, seed=seed)))
+    for name in ("t0", "t1"):
+        number = made.receive(name, prompt)
+        assert made.answer(number) == alone(prompt)
+        made.decode.core.cache.clear()
+    made.quiet()
+    made.close()
+
+
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 5])
 @pytest.mark.parametrize("who", ["prefill", "decode"])
 def test_an_abort_frees_both_and_harms_nobody(
