@@ -41,6 +41,8 @@ def run(args: argparse.Namespace, output: Output) -> int:
         port = listening.getsockname()[1]
         tokenizer = load_tokenizer(path)
         with Engine.load(path, config) as engine:
+            for line in engine.neighbours():
+                output.note(line)
             application = Application(engine, tokenizer, Served(name, served.api_key))
             url = f"http://{served.host}:{port}/v1"
             output.result(

@@ -110,6 +110,10 @@ class Engine:
         """Where decode engines come for prompts computed here, "host:port"; "": nowhere."""
         return self._core.disagg.address if self._core.disagg is not None else ""
 
+    def neighbours(self) -> list[str]:
+        """What other engines on the pool cannot share with this one, a line for each kind."""
+        return self._core.link.neighbours() if self._core.link is not None else []
+
     @property
     def stopped(self) -> str:
         """Why nothing is computed any more; "" while it runs."""

@@ -22,6 +22,7 @@ from moonpool.engine.job import Job
 from moonpool.engine.pooling.breaker import Breaker
 from moonpool.engine.pooling.cost import CostModel
 from moonpool.engine.pooling.loading import Load
+from moonpool.engine.pooling.neighbours import announce
 from moonpool.engine.pooling.page_bytes import PageBytes
 from moonpool.engine.pooling.storing import Store
 from moonpool.pool.pool import Pool
@@ -89,6 +90,10 @@ class PoolLink:
         self._stores: Queue[Store | None] = Queue(STORES_MAX)
         self._writer = threading.Thread(target=self._write, name="moonpool-store", daemon=True)
         self._writer.start()
+
+    def neighbours(self) -> list[str]:
+        """What other engines on this pool cannot share with this one, a line for each kind."""
+        return announce(self._pool, self._spec)
 
     def take(self) -> list[Event]:
         """What ended since the last call. For the engine's thread."""
