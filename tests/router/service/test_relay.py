@@ -260,3 +260,4 @@ async def test_actual_hits_are_compared_with_predicted_ones() -> None:
         page = (await get(router, "/metrics")).body.decode()
         assert "moonpool_router_hit_tokens_predicted_total 48" in page
         assert "moonpool_router_decision_seconds_count 2" in page
+        assert "moonpool_router_index_blocks 4" in page

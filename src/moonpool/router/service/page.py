@@ -58,6 +58,7 @@ def _load(desk: Desk, seat: Seat) -> dict[str, float]:
 
 def _families(desk: Desk, relay: Relay) -> Iterator[Family]:
     counters, seats = desk.counters, list(desk.seats.values())
+    index = desk.brain.index.stat()
     yield _family(
         "requests_total",
         "counter",
@@ -96,7 +97,9 @@ def _families(desk: Desk, relay: Relay) -> Iterator[Family]:
     for name, value, text in (
         ("running", len(relay.running), "Requests on their way."),
         ("running_bytes", relay.bytes, "Of their bodies."),
-        ("index_blocks", len(desk.brain.index), "Distinct blocks in the index."),
+        ("index_blocks", index["blocks"], "Distinct blocks in the index."),
+        ("index_bytes", index["memory_bytes"], "Memory of the index."),
+        ("index_evicted_blocks", index["evicted"], "Dropped from it for want of room, so far."),
         ("workers_ready", sum(seat.ready for seat in seats), "Workers that take requests."),
     ):
         yield _family(name, "gauge", text, [("", {}, value)])
