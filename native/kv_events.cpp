@@ -107,22 +107,25 @@ EventCounts EventReader::apply(std::string_view message, const EventSource& sour
   const std::uint32_t parts = in.array();
   if (parts < 2) throw BadMessage("a batch of " + std::to_string(parts) + " parts");
   in.skip();  // its time
-  MsgpackReader events = in;
-  in.skip();
   std::uint64_t rank = 0;
-  if (parts > 2 && !in.take_nil()) rank = in.integer();
-  if (rank >= source.places.size()) {
-    throw BadMessage("rank " + std::to_string(rank) + " of a worker with " +
-                     std::to_string(source.places.size()));
+  if (source.places.size() > 1 && parts > 2) {  // a worker of one rank has it under any number
+    MsgpackReader after = in;
+    after.skip();
+    if (!after.take_nil()) rank = after.integer();
+    if (rank >= source.places.size()) {
+      throw BadMessage("rank " + std::to_string(rank) + " of a worker with " +
+                       std::to_string(source.places.size()));
+    }
   }
-  for (std::uint32_t rest = events.array(); rest > 0; rest--) {
+  for (std::uint32_t rest = in.array(); rest > 0; rest--) {
     counts.events++;
-    MsgpackReader event = events;
-    events.skip();  // whatever is wrong inside, the next one begins here
+    const MsgpackReader begin = in;
     try {
-      apply_event(event, source, source.places[rank], counts, digests);
+      apply_event(in, source, source.places[rank], counts, digests);
     } catch (const BadMessage&) {
       counts.malformed++;
+      in = begin;  // whatever is wrong inside, the next one begins after it
+      in.skip();
     }
   }
   return counts;
@@ -150,7 +153,13 @@ void EventReader::apply_event(MsgpackReader& in, const EventSource& source, std:
     type = in.text();
     const std::span<const Field> order =
         type == "BlockRemoved" ? std::span<const Field>(kRemovedOrder) : kStoredOrder;
-    for (std::uint32_t i = 0; i + 1 < size && i < order.size(); i++) fields.take(in, order[i]);
+    for (std::uint32_t i = 0; i + 1 < size; i++) {
+      if (i < order.size()) {
+        fields.take(in, order[i]);
+      } else {
+        in.skip();
+      }
+    }
   }
   if (type == "BlockStored") return stored(fields, source, place, counts);
   if (type == "BlockRemoved") return removed(fields, source, place, counts);

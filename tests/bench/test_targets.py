@@ -58,7 +58,7 @@ def test_each_target_asks_for_one_thing_of_a_known_subject() -> None:
     for target in TARGETS:
         assert target.ours.subject == "moonpool"
         assert target.at_most is None or target.at_least is None
-        assert target.theirs is None or target.theirs.subject in {"mooncake", "redis", "limit"}
+        assert target.theirs is None or target.theirs.subject in {"dynamo", "mooncake", "redis", "limit"}
 
 
 def test_the_table_has_a_line_a_target_and_says_what_is_missing() -> None:

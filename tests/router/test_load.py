@@ -181,7 +181,8 @@ def test_soft_affinity_gives_way_to_load_and_hard_does_not() -> None:
         brain.decide(ask, 0.0)
         again = RouteRequest(model="m", tokens=TOKENS + np.uint32(999), session="s")
         near = brain.decide(again, 0.0, book=False)
-        assert near.reason == ("cost" if affinity == "off" else near.reason)
+        if affinity != "off":
+            assert (near.worker, near.reason) == ("a", "session")
         for number in range(60):
             other = np.arange(160, dtype=np.uint32) + np.uint32(10_000 * (number + 1))
             brain.decide(RouteRequest(model="m", tokens=other, pin=Target("a")), 0.0)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moonpool import _core
+from moonpool.bench import router_events
 from moonpool.bench.runner import Row, Settings, make_row, measure
 from moonpool.planner.routing import simulate
 from moonpool.planner.traces import load
@@ -45,6 +46,7 @@ def rows(settings: Settings) -> Iterator[Row]:
     yield from _finds(settings)
     yield _decision(settings)
     yield from _churn(settings)
+    yield from router_events.rows(settings)
     for name, workers, blocks, pooled in CASES:
         yield _trace(name, workers, blocks, pooled=pooled)
 
