@@ -55,10 +55,11 @@ def test_a_verdict_is_a_good_row_that_names_the_rival() -> None:
 
 
 def test_each_target_asks_for_one_thing_of_a_known_subject() -> None:
+    rivals = {"dynamo", "mooncake", "redis", "limit"}
     for target in TARGETS:
         assert target.ours.subject == "moonpool"
         assert target.at_most is None or target.at_least is None
-        assert target.theirs is None or target.theirs.subject in {"dynamo", "mooncake", "redis", "limit"}
+        assert target.theirs is None or target.theirs.subject in rivals
 
 
 def test_the_table_has_a_line_a_target_and_says_what_is_missing() -> None:
