@@ -233,6 +233,30 @@ def test_another_engine_at_the_address_is_named(pair: Pair) -> None:
     assert "'p0'" in settled.text and "'p7'" in settled.text
 
 
+def test_a_restarted_prefill_worker_may_have_another_layout() -> None:
+    shape = {"order": "HND", "kv_heads": 2, "token_bytes": 16}
+    pair = Pair(shape, shape, verify=True)
+    for block_tokens in (8, 4):
+        memory, source = memory_of(layout(**(shape | {"block_tokens": block_tokens})))
+        source[:] = block_tokens
+        if block_tokens == 4:
+            port = int(pair.remote.rpartition(":")[2])
+            pair.prefill.close()
+            pair.prefill = PrefillNode("p1", memory, config(verify=True, port=port))
+            assert pair.prefill.start() == pair.remote
+            until(lambda: pair.decode.counts.get("withdrawn") == 1)
+        else:
+            pair.source[:] = block_tokens
+        name = f"t{block_tokens}"
+        pair.prefill.open(name, 12, [2, 0, 1])
+        pair.decode.announce(name, pair.remote, 0, 12, [4, 1])
+        for layer in range(LAYERS):
+            pair.prefill.computed([(name, 12)], layer)
+        assert pair.settled.settled(name).ok
+        assert (pair.target[0, 0, 4] == block_tokens).all()
+    pair.close()
+
+
 def test_nobody_at_the_address_is_told_at_once() -> None:
     memory, _ = memory_of(layout())
     decode = DecodeNode("d0", memory, config())

@@ -201,16 +201,18 @@ class DecodeNode(HandoffNode):
                 self._settle(Settled(wish.transfer, False, error.code, str(error)))
 
     async def _reach_all(self, remote: Remote) -> None:
-        if remote.layout is None:
+        layout = remote.layout
+        if layout is None:
             first = await self._open(remote, 0)
-            remote.layout, remote.engine = first.layout, first.engine
-        needed = sources_of(remote.layout, self.memory.layout)
+            layout, remote.engine = first.layout, first.engine
+        needed = sources_of(layout, self.memory.layout)
         for rank, session in list(remote.ranks.items()):
             if rank not in needed:
                 self._close(session, "cancelled", "not needed")
         for rank in needed:
             if rank not in remote.ranks:
                 remote.engine = (await self._open(remote, rank)).engine
+        remote.layout = layout
 
     async def _open(self, remote: Remote, rank: int) -> m.Hello:
         """A session with one rank, up. Raises MoonpoolError, OSError."""
@@ -230,7 +232,7 @@ class DecodeNode(HandoffNode):
             code = error.code if isinstance(error, MoonpoolError) else "unreachable"
             self._close(session, code, str(error))
             raise
-        session.up = True
+        session.up, session.layout = True, hello.layout
         self.count("sessions")
         self._act(self.machine.session_up(number, self.now_s()))
         return hello
@@ -289,6 +291,8 @@ class DecodeNode(HandoffNode):
         if remote.ranks.get(session.rank) is session:
             del remote.ranks[session.rank]
             remote.ready = False
+            if not remote.ranks:
+                remote.layout = None  # who comes next at this address may be another
         if not session.hello.done():
             session.hello.set_exception(Unreachable(text))
             session.hello.exception()  # it may be that nobody waits
@@ -329,10 +333,10 @@ class DecodeNode(HandoffNode):
 
     def _verify(self, wish: Verify) -> None:
         session, asked = self._sessions.get(wish.session), self._asked.get(wish.transfer)
-        if session is None or asked is None or session.remote.layout is None:
+        if session is None or asked is None or session.layout is None:
             return
         mine = self.memory.layout
-        plan = BlockMap(session.remote.layout.rank(session.rank), mine, None, self.stride)
+        plan = BlockMap(session.layout, mine, None, self.stride)
         # Only the target's side of the ranges counts here; any source blocks do.
         count = -(-asked.tokens // plan.source.block_tokens)
         source = np.zeros(count, dtype=np.int64)

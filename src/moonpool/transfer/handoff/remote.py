@@ -22,6 +22,7 @@ class Session:
         self.number, self.remote, self.rank, self.grant = number, remote, rank, grant
         self.link: SideLink | None = None
         self.up = False
+        self.layout: KVLayout | None = None
         self.hello: asyncio.Future[m.Hello] = asyncio.get_running_loop().create_future()
 
 
