@@ -71,8 +71,7 @@ def main() -> None:
 
 def warm_up(engines: dict[str, EngineProcess], tokens: int) -> None:
     for name, engine in engines.items():
-        for _ in range(2):
-            once(name, engine, random_prompt(random.Random(name), tokens))
+        once(name, engine, random_prompt(random.Random(name), tokens))
 
 
 def rows(
@@ -164,7 +163,9 @@ def engine(work: Path, name: str, model: Path, transfer: dict[str, Any], **env: 
         "num_gpu_blocks_override": 512,
         "kv_transfer_config": transfer,
     }
-    return EngineProcess(work / f"{name}.log", arguments, **env)
+    # As vLLM serves: LMCache's module does not survive an engine core in its own process either.
+    apart = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", **env}
+    return EngineProcess(work / f"{name}.log", arguments, **apart)
 
 
 @contextmanager
