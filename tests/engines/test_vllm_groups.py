@@ -36,7 +36,6 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
         query_pre_attn_scalar=64,
         initializer_range=0.12,
         attn_logit_softcapping=None,
-        tie_word_embeddings=False,
         dtype="float32",
     )
     Gemma2ForCausalLM(config).to(torch.float32).save_pretrained(folder)
