@@ -211,6 +211,9 @@ class Brain:
     def _with_busy(self, costs: Column, places: Places, now: float) -> Column:
         """Infinite where a limit is reached. Raises WorkersBusy where that is everywhere."""
         limits, load = self.config, self.load
+        limited = limits.busy_prefill_tokens or limits.busy_decode_blocks or limits.busy_requests
+        if not limited and not self.fleet.any_marked_busy:
+            return costs
         busy = self.fleet.marked_busy(places, now)
         for limit, column in (
             (limits.busy_prefill_tokens, load.prefill_tokens),

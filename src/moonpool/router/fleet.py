@@ -105,6 +105,11 @@ class Fleet:
                 self._names[key] = found
         return found
 
+    @property
+    def any_marked_busy(self) -> bool:
+        """False when nobody said so lately."""
+        return bool(self._busy)
+
     def marked_busy(self, places: Places, now: float) -> npt.NDArray[np.bool_]:
         """Which of them said that they take no more."""
         busy = np.zeros(self.places, np.bool_)
