@@ -86,21 +86,6 @@ def test_other_rows_change_no_bit(tmp_path: Path) -> None:
         assert torch.equal(ours.runner.decode(tokens, spans)[row], alone)
 
 
-def test_pages_of_short_floats_round_what_is_computed_too(tiny: Path) -> None:
-    """What is attended to has the pages' precision, whether it was just computed or not."""
-    config, weights = load(tiny)
-    model = Llama(config, weights, compute=torch.float32, device=torch.device("cpu"))
-    storage = torch.zeros(
-        4, config.layers, 2, 32, config.kv_heads, config.head_dim, dtype=torch.bfloat16
-    )
-    runner = Runner(model, SdpaAttention(storage, config.heads, torch.float32), decode_rows=1)
-    pages, tokens = torch.arange(4), list(range(3, 67))
-    runner.prefill(tokens[:32], Span(pages, 0, 32), None, last=False)
-    first = runner.prefill(tokens[32:], Span(pages, 32, 64), None, last=True)
-    again = runner.prefill(tokens[32:], Span(pages, 32, 64), None, last=True)
-    assert first is not None and again is not None and torch.equal(first, again)
-
-
 def test_types_fit_the_processor(tiny: Path) -> None:
     from moonpool.core.engine_section import EngineConfig
     from moonpool.engine.model import assembly

@@ -291,6 +291,25 @@ def test_abort_while_blocks_are_on_their_way(
     assert cache.tree.protected_pages == 0
 
 
+def test_pages_that_are_being_written_are_given_to_nobody(
+    sides: Callable[..., Side], pool: moonpool.Pool
+) -> None:
+    """An aborted job keeps its pages until the engine has heard that its load left them."""
+    writer, reader = sides(pool), sides(pool)
+    writer.ask(prompt_of(100))
+    writer.settle()
+    number = looked_up(reader, prompt_of(100))
+    core = reader.core
+    core._hear()
+    (job,) = core.scheduler.admit()
+    core._begin(job)
+    assert job.load is not None
+    core.abort(number)
+    assert core.cache.allocator.free_pages == 200 - 6
+    reader.settle()
+    assert core.cache.allocator.free_pages == 200 and core.is_idle
+
+
 def test_preemption_with_a_pool(sides: Callable[..., Side], pool: moonpool.Pool) -> None:
     prompts = [prompt_of(100, seed) for seed in range(4)]
     want = [sides().ask(prompt)[0] for prompt in prompts]
