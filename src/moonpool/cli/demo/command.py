@@ -152,7 +152,7 @@ def _table(rows: list[story.Row]) -> str:
             row.answer.prompt_tokens,
             row.answer.local_tokens,
             row.answer.pool_tokens,
-            round(row.answer.ttft_ms, 1),
+            round(row.answer.ttft_ms),
             round(row.answer.token_ms, 1),
         )
         for row in rows
