@@ -25,6 +25,7 @@ MoonpoolError
 │   ├── Corrupt
 │   ├── Cancelled
 │   ├── Closed
+│   ├── TooManyOps
 │   └── PeerRestarted
 ├── SegmentError
 │   ├── SegmentLocked
@@ -176,6 +177,12 @@ class Cancelled(TransferError):
 
 class Closed(TransferError):
     """The connection, client or segment was closed on this side."""
+
+
+class TooManyOps(TransferError):
+    """As much is in flight as the limit allows that the message names; wait for some of it."""
+
+    retryable = True
 
 
 class PeerRestarted(TransferError):

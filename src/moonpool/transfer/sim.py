@@ -110,6 +110,12 @@ class SimTransport:
         # Whole nanoseconds, as the clock keeps them: sums of floats would drift apart.
         return _ns(self.clock.monotonic())
 
+    @property
+    def next_ns(self) -> float:
+        """The moment of the next event; inf when there is none. Several links on one clock are
+        moved by always moving the one whose event is next."""
+        return self._events[0][0] if self._events else math.inf
+
     def after_ns(self, seconds: float) -> int:
         return self.now_ns + _ns(seconds)
 

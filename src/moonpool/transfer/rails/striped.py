@@ -1,0 +1,202 @@
+"""Transfers cut over rails: ops of many attempts, driven by pump() under whatever clock.
+
+The striper turns what the scheduler wants into ops of transports, and their ends back into facts.
+It never sleeps and has no thread: whoever runs it, on real or simulated time, calls pump().
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from moonpool import _core
+from moonpool.core.errors import (
+    BadFrame,
+    Closed,
+    Corrupt,
+    MoonpoolError,
+    TooManyOps,
+    TransferError,
+    Unreachable,
+)
+from moonpool.transfer.base import U8, U32, BlockStatus, OpState, Transfer, Transport
+from moonpool.transfer.op import Op, cancelled, expired, known
+from moonpool.transfer.rails.base import Ended, Ending, Post, RailCost, RailLimits, RailView
+from moonpool.transfer.rails.scheduler import RailScheduler
+from moonpool.transfer.rails.slices import Cut, cut, part_of
+
+# What another rail may do better. Anything else (refused, restarted, bad input) is the op's own.
+_RAIL_FAULTS = (Unreachable, Corrupt, BadFrame, Closed, TooManyOps)
+
+
+class StripedOp(Op):
+    """An op whose slices travel over several rails; `rail_bytes` says how many over which."""
+
+    __slots__ = ("_striper", "crc", "cuts", "last_error", "missing", "number", "rail_bytes")
+
+    def __init__(self, transfer: Transfer, name: str, striper: "Striper", cuts: list[Cut]) -> None:
+        super().__init__(transfer, name)
+        self._striper = striper
+        self.cuts = cuts
+        self.number = -1
+        self.crc: U32 = np.zeros(len(transfer.lengths), dtype=np.uint32)
+        self.missing = np.zeros(len(transfer.lengths), dtype=np.int64)
+        for one in cuts:
+            self.missing[one.start : one.stop] += 1
+        self.last_error: MoonpoolError | None = None
+        self.rail_bytes: dict[str, int] = {}
+
+    def arrived(self, number: int, rail: str, crc: U32 | None) -> None:
+        """A slice is there. Checksums of blocks sent in parts are made at the end."""
+        one = self.cuts[number]
+        self.missing[one.start : one.stop] -= 1
+        self.rail_bytes[rail] = self.rail_bytes.get(rail, 0) + one.nbytes
+        if crc is not None:
+            self.crc[one.start : one.stop] = crc
+
+    def column(self) -> U32 | None:
+        """The CRC-32C of each block on our side."""
+        if not self.transfer.checksum:
+            return None
+        buffer, transfer = self.transfer.local.buffer, self.transfer
+        for block in {one.start for one in self.cuts if one.nbytes < transfer.lengths[one.start]}:
+            at, length = int(transfer.local_offsets[block]), int(transfer.lengths[block])
+            self.crc[block] = _core.crc32c(buffer[at : at + length])
+        return self.crc
+
+    def block_status(self, otherwise: BlockStatus) -> U8:
+        """u8[n]: OK where all of a block arrived."""
+        return np.where(self.missing == 0, BlockStatus.OK, otherwise).astype(np.uint8)
+
+    def _cancel_posted(self) -> None:
+        self._striper.cancel(self)
+
+
+class Striper:
+    """Ops over the rails of peers. submit() and cancel() from any thread; pump() from one at a
+    time. `wake` is called, from any thread, when pump() has something to do."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        seed: int,
+        limits: RailLimits | None = None,
+        wake: Callable[[], None] = lambda: None,
+        name: str = "rails",
+    ) -> None:
+        self.scheduler = RailScheduler(seed, limits)
+        self.name = name
+        self._clock = clock
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._transports: dict[tuple[str, str], Transport] = {}
+        self._ops: dict[int, StripedOp] = {}
+        self._attempts: dict[int, tuple[Op, Post]] = {}
+        self._facts: deque[Callable[[], None]] = deque()
+
+    def add_rail(
+        self, peer: str, name: str, transport: Transport, prior: RailCost | None = None
+    ) -> None:
+        """`transport` carries slices to `peer` under this name. Raises BadInput for one taken."""
+        with self._lock:
+            self.scheduler.add_rail(peer, name, prior)
+            self._transports[peer, name] = transport
+
+    def submit(self, peer: str, transfer: Transfer, priority: int = 0) -> StripedOp:
+        """The op that moves `transfer`; FAILED with TooManyOps when too much is open."""
+        limits = self.scheduler.limits
+        cuts = cut(transfer.lengths, limits.slice_bytes, limits.slice_blocks_max)
+        op = StripedOp(transfer, self.name, self, cuts)
+        sizes = [(one.stop - one.start, one.nbytes) for one in cuts]
+        op.post()
+        with self._lock:
+            try:
+                op.number = self.scheduler.submit(peer, sizes, transfer.deadline_s, priority)
+            except TooManyOps as full:
+                op.settle(OpState.FAILED, error=full)
+                return op
+            self._ops[op.number] = op
+        self._wake()
+        return op
+
+    def cancel(self, op: StripedOp) -> None:
+        """The op ends CANCELLED once its attempts are quiet."""
+        self._tell(lambda: self.scheduler.cancel(op.number))
+
+    def pump(self) -> float:
+        """Takes in what happened and does what follows; returns when to come again if nothing
+        happens (inf: never)."""
+        while True:
+            with self._lock:
+                while self._facts:
+                    self._facts.popleft()()
+                step = self.scheduler.step(self._clock())
+                wake_s = self.scheduler.wake_s()
+            for ticket in step.drops:
+                if (attempt := self._attempts.get(ticket)) is not None:
+                    attempt[0].cancel()
+            for ended in step.ended:
+                self._end(ended)
+            for post in step.posts:
+                self._post(post)
+            if not self._facts:
+                return wake_s
+
+    def views(self) -> list[RailView]:
+        """All rails, for people."""
+        with self._lock:
+            return self.scheduler.views()
+
+    def _post(self, post: Post) -> None:
+        op = self._ops[post.piece.op]
+        transport = self._transports[post.peer, post.rail]
+        attempt = transport.submit(part_of(op.transfer, op.cuts[post.piece.number]))
+        self._attempts[post.ticket] = attempt, post
+        attempt.add_done_callback(lambda over: self._tell(lambda: self._note(post.ticket, over)))
+
+    def _note(self, ticket: int, attempt: Op) -> None:
+        _, post = self._attempts.pop(ticket)
+        op, now_s = self._ops[post.piece.op], self._clock()
+        result = attempt.result
+        if result.ok:
+            op.arrived(post.piece.number, post.rail, result.crc)
+            self.scheduler.done(ticket, now_s)
+            return
+        if result.state is not OpState.CANCELLED:
+            op.last_error = result.error
+        fault = isinstance(result.error, _RAIL_FAULTS)
+        # Expired by the op's own deadline: the scheduler's next step says so.
+        late = result.state is OpState.EXPIRED
+        self.scheduler.failed(ticket, now_s, str(result.error), rail_fault=fault or late)
+
+    def _end(self, ended: Ended) -> None:
+        op = self._ops.pop(ended.op)
+        if ended.ending is Ending.DONE:
+            crc = op.column()
+            op.settle(OpState.DONE, crc=None if crc is None else known(crc))
+            return
+        state, otherwise, error = _VERDICTS[ended.ending]
+        crc = op.column()
+        op.settle(
+            state,
+            status=op.block_status(otherwise),
+            crc=None if crc is None else known(crc),
+            error=error(op, ended.why),
+        )
+
+    def _tell(self, fact: Callable[[], None]) -> None:
+        self._facts.append(fact)
+        self._wake()
+
+
+def _failed(op: StripedOp, why: str) -> MoonpoolError:
+    return op.last_error or TransferError(why)
+
+
+_VERDICTS: dict[Ending, tuple[OpState, BlockStatus, Any]] = {
+    Ending.FAILED: (OpState.FAILED, BlockStatus.UNREACHABLE, _failed),
+    Ending.EXPIRED: (OpState.EXPIRED, BlockStatus.EXPIRED, lambda op, _: expired(op)),
+    Ending.CANCELLED: (OpState.CANCELLED, BlockStatus.CANCELLED, lambda op, _: cancelled(op)),
+}
