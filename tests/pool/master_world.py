@@ -65,13 +65,14 @@ class MasterWorld:
         self._request = 0
         self.start(instance, nodes_expected)
 
-    def start(self, instance: int, nodes_expected: int = 0) -> None:
+    def start(self, instance: int, nodes_expected: int = 0, first_term: int = 1) -> None:
         """A new master; nobody is connected to it yet."""
         self.master = MasterMachine(
             self.config,
             instance.to_bytes(16, "little"),
             limits=self.limits,
             nodes_expected=nodes_expected,
+            first_term=first_term,
         )
         for node in self.nodes:
             node.session = 0

@@ -113,6 +113,30 @@ def test_nor_when_that_node_is_heard_first(world: MasterWorld) -> None:
     assert away.agent.usage()["sealed"] == 0
 
 
+def test_nor_does_a_newer_value_that_this_master_never_heard_of() -> None:
+    """Seed 13460 of the simulation: the node of the old copy missed that it was replaced."""
+    world = MasterWorld(RECOVERING)
+    world.add_node()
+    world.add_node()
+    world.pass_time(5)
+    client = world.client()
+    world.put(client, [b"a"], prefer_segment=0)
+    old, new = world.nodes
+    world.leave(old)
+    reserved = world.reserve(client, [b"a"], replace=True, prefer_segment=1)
+    request = world.ask(client, world.seal(reserved, [b"a"]))
+    world.pass_time(4)
+    assert list(world.answer(request, m.Committed).status) == [S.COMMITTED]
+    world.start(2, first_term=1000)
+    world.join(old)
+    world.pass_time(4)
+    client = world.client()
+    assert removed(world, remove(world, client, b"a")) == [R.REMOVED]
+    world.join(new)
+    assert world.look(client, b"a") == [L.ABSENT]
+    assert new.agent.usage()["sealed"] == 0
+
+
 def test_tombstones_are_forgotten_once_the_node_reported(world: MasterWorld) -> None:
     client = world.client()
     world.put(client, [b"a"], replicas=2)

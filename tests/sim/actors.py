@@ -40,7 +40,11 @@ class MasterActor(Process):
 
     def start(self) -> None:
         self.alive, self.stopped = True, False
-        self.machine = MasterMachine(self.config, instance=self.world.random.randbytes(16))
+        self.machine = MasterMachine(
+            self.config,
+            instance=self.world.random.randbytes(16),
+            first_term=self.world.wall_ms(),
+        )
         self.sessions = {}
         self._tick_at = float("inf")
         self._schedule()

@@ -47,7 +47,10 @@ class MasterServer:
         self.config = config
         self.clock = clock or SystemClock()
         self.machine = MasterMachine(
-            config, instance=os.urandom(16), nodes_expected=config.nodes_expected
+            config,
+            instance=os.urandom(16),
+            nodes_expected=config.nodes_expected,
+            first_term=self.clock.wall_ms(),
         )
         self.refused = 0
         self._sessions: dict[int, _Connection] = {}

@@ -39,7 +39,11 @@ class Session:
 
 
 class MasterMachine:
-    """One master. `instance` is its random identity; `nodes_expected` ends a recovery early."""
+    """One master. `instance` is its random identity; `nodes_expected` ends a recovery early.
+
+    `first_term` must be above every term of earlier masters, also of those whose nodes are away
+    when this one starts (the shell takes it from the wall clock).
+    """
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class MasterMachine:
         table: Table | None = None,
         seed: int | None = None,
         nodes_expected: int = 0,
+        first_term: int = 1,
     ) -> None:
         self.config = config
         self.limits = limits or MasterLimits()
@@ -60,7 +65,7 @@ class MasterMachine:
         self._wall_offset_ms = 0.0
         self._next_sweep = 0.0
         drawn = int.from_bytes(self.instance, "little") if seed is None else seed
-        self.catalog = Catalog(self._catalog_config(), table, seed=drawn)
+        self.catalog = Catalog(self._catalog_config(), table, term=first_term, seed=drawn)
         self._make_rooms(nodes_expected)
         self._handlers = self._client_handlers()
         self._node_handlers = self._handlers_of_nodes()

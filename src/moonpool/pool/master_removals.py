@@ -142,8 +142,12 @@ class Removals:
         for number in over:
             self._orders.finish(number, wait.orders[number])
         if self._strangers(now):
-            # A node not heard yet may hold a copy, or an older value, that nobody knows of.
-            versions = [(gone.key, gone.term, gone.sequence) for gone in removals]
+            # A node not heard yet may hold a copy or another value, older or newer, that nobody
+            # here knows of: all that was put before this term began is dead.
+            term = self._catalog.term
+            versions = [
+                (gone.key, *max((gone.term, gone.sequence), (term, 0))) for gone in removals
+            ]
             self._agents.bury(versions, None, now)
         if wait.orders or not (retirements or joined):
             self._orders.start(wait)
