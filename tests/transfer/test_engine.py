@@ -305,6 +305,21 @@ def test_buffers_that_are_too_small_are_refused(pair: Pair) -> None:
         pair.engine.read(small, ([0, 1], [1, 1]), pair.far, (0, 1))
 
 
+@pytest.mark.parametrize("kind", ["read", "write"])
+def test_overlapping_destinations_are_refused(pair: Pair, kind: str) -> None:
+    submit = pair.engine.read if kind == "read" else pair.engine.write
+    apart = ([0, 100, 200], [100, 100, 100])
+    for offsets, lengths in [([300, 0, 299], [9, 9, 9]), ([0, 0], [1, 1]), ([0, 7, 5], [9, 0, 1])]:
+        source = (apart[0][: len(offsets)], lengths)
+        ends = ((offsets, lengths), source) if kind == "read" else (source, (offsets, lengths))
+        with pytest.raises(BadInput, match="overlap in their destination"):
+            submit(pair.near, ends[0], pair.far, ends[1])
+    # One source for many destinations is no overlap, and neither is a block of no bytes.
+    twice, once = ([0, 0, 0], [9, 9, 0]), ([20, 0, 5], [9, 9, 0])
+    ends = (once, twice) if kind == "read" else (twice, once)
+    assert submit(pair.near, ends[0], pair.far, ends[1]).check().ok
+
+
 def test_read_only_memory_is_no_destination(pair: Pair) -> None:
     frozen = pair.engine.register(b"0123", writable=False)
     with pytest.raises(BadInput, match="read-only"):

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from moonpool.core.errors import BadInput
-from moonpool.transfer.base import Transfer
+from moonpool.transfer.base import Blocks, Transfer
 from moonpool.transfer.layout import Layout, resolve
 from moonpool.transfer.segment import RemoteSegment, Segment
 
@@ -41,6 +41,7 @@ def checked_transfer(
             f"block {first} has {near.lengths[first]} bytes here and {far.lengths[first]} at "
             f"the other end; blocks must be equally long"
         )
+    _check_apart(*((near_segment, near) if kind == "read" else (far_segment, far)))
     return Transfer(
         kind,
         near_segment,
@@ -78,6 +79,24 @@ def _check_ends(kind: str, near: Segment, far: Segment | RemoteSegment) -> None:
         raise BadInput(f"cannot read into segment '{near.name}': its memory is read-only")
     if kind == "write" and not far.writable:
         raise BadInput(f"cannot write to segment '{far.name}': it was registered read-only")
+
+
+def _check_apart(segment: Segment | RemoteSegment, blocks: Blocks) -> None:
+    """Destinations that overlap would hold whatever came last. Ascending ones, as most are, are
+    seen to be apart in one pass; others are sorted."""
+    offsets, lengths = blocks.offsets, blocks.lengths
+    if len(offsets) < 2 or (offsets[1:] >= offsets[:-1] + lengths[:-1]).all():
+        return
+    full = np.flatnonzero(lengths)
+    order = full[np.argsort(offsets[full], kind="stable")]
+    starts, ends = offsets[order], offsets[order] + lengths[order]
+    overlapping = np.flatnonzero(starts[1:] < ends[:-1])
+    if len(overlapping):
+        first, second = sorted(order[overlapping[0] : overlapping[0] + 2].tolist())
+        raise BadInput(
+            f"blocks {first} and {second} overlap in their destination '{segment.name}'; give each "
+            f"byte once"
+        )
 
 
 def _equally_long(local: LocalTarget, remote: Target) -> bool:
