@@ -150,6 +150,17 @@ def test_the_deadline_ends_it_and_what_arrived_is_said() -> None:
     assert np.array_equal(near.array, after)
 
 
+def test_a_short_deadline_is_no_fault_of_the_rail() -> None:
+    world = World(7, a=link(SLOW))
+    near, far = pair(4 * MIB)
+    op = world.read(near, far, deadline_s=0.02)
+    world.move(op, until_s=0.0195)
+    # The transport sees the deadline pass before the scheduler looks.
+    world.links["a"].run_for(0.02)
+    world.move(op)
+    assert op.state is OpState.EXPIRED and world.view("a").demotions == 0
+
+
 def test_cancel_is_quiet() -> None:
     world = World(8, a=link(SLOW), b=link(FAST))
     near, far = pair(4 * MIB)

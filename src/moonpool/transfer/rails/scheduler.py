@@ -107,6 +107,10 @@ class RailScheduler:
         """The caller gave up; the op ends once its attempts have."""
         self._decide(op, Ending.CANCELLED, "cancelled by the caller")
 
+    def expire(self, op: int) -> None:
+        """A transport says that the op's deadline passed, before step() has seen it."""
+        self._decide(op, Ending.EXPIRED, "the deadline passed")
+
     def done(self, ticket: int, now_s: float) -> None:
         """The slice of `ticket` arrived."""
         piece = self._tickets.pop(ticket).done(ticket, now_s)

@@ -166,10 +166,11 @@ class Striper:
             return
         if result.state is not OpState.CANCELLED:
             op.last_error = result.error
+        if result.state is OpState.EXPIRED:
+            # Attempts have the op's own deadline, so this says nothing of the rail.
+            self.scheduler.expire(post.piece.op)
         fault = isinstance(result.error, _RAIL_FAULTS)
-        # Expired by the op's own deadline: the scheduler's next step says so.
-        late = result.state is OpState.EXPIRED
-        self.scheduler.failed(ticket, now_s, str(result.error), rail_fault=fault or late)
+        self.scheduler.failed(ticket, now_s, str(result.error), rail_fault=fault)
 
     def _end(self, ended: Ended) -> None:
         op = self._ops.pop(ended.op)
