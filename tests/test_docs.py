@@ -16,7 +16,7 @@ from moonpool.core.sections import MasterConfig, NodeConfig
 from moonpool.pool.cluster import Cluster, local_directory
 from tests.tree import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN = [ROOT / "README.md", ROOT / "docs" / "api.md"]
 SHOWN_ADDRESS = "127.0.0.1:7400"
 MEMORY = 32 << 20
@@ -84,7 +84,7 @@ def test_commands_named_in_the_text_exist() -> None:
 def test_files_named_in_the_text_exist() -> None:
     homes = (ROOT, ROOT / "src" / "moonpool")
     missing = []
-    for page in [*PAGES, *(ROOT / "docs" / "decisions").glob("*.md")]:
+    for page in PAGES:
         for name in FILE.findall(page.read_text(encoding="utf-8")):
             if not any(list(home.glob(name)) for home in homes):
                 missing.append(f"{relative(page)}: {name}")
