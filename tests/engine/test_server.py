@@ -69,7 +69,9 @@ def test_a_prompt_of_token_ids_is_the_same_prompt(
 
 
 def test_a_chat(client: openai.OpenAI, tokenizer: Tokenizer) -> None:
-    answer = client.chat.completions.create(model="tiny", messages=CHAT, max_completion_tokens=4)
+    answer = client.chat.completions.create(
+        model="tiny", messages=CHAT, max_completion_tokens=4, temperature=0
+    )
     assert answer.object == "chat.completion"
     assert answer.choices[0].message.role == "assistant"
     assert answer.usage is not None
@@ -92,6 +94,7 @@ def test_a_streamed_chat_begins_with_its_role_and_ends_with_usage(client: openai
             model="tiny",
             messages=CHAT,
             max_tokens=4,
+            temperature=0,
             stream=True,
             stream_options={"include_usage": True},
         )

@@ -19,14 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from moonpool.core.clock import Clock, Deadline
-from moonpool.core.errors import EngineError
 from moonpool.engine.pooling.page_bytes import PageBytes
 from moonpool.pool.pool import Pool
 from moonpool.pool.results import Miss
 
 
-class LoadFailed(EngineError):
-    """The blocks did not come; they are computed."""
+class LoadFailed(Exception):
+    """The blocks did not come; they are computed. It never leaves the engine."""
 
 
 class Load:
