@@ -1,6 +1,6 @@
 """The router before two real engines: sessions that grow turn by turn, against round robin.
 
-    python -m bench.router_live MODEL [--rounds N]
+    python -m bench.router_live MODEL [--rounds N] [--no-events]
 
 MODEL is a Hugging Face directory, a GGUF file or 'smollm2'. Twelve sessions of six turns over
 contexts of about 1,000 tokens, a closed loop of two clients, no pool; each cache holds half of all
@@ -40,25 +40,34 @@ class EngineProcess:
 
     process: asyncio.subprocess.Process
     port: int
+    events: str | None
+    replay: str | None
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def spec(self) -> str:
+        """As a router is told of it."""
+        told = f",events={self.events},replay={self.replay}" if self.events else ""
+        return f"{self.url},block={BLOCK}{told}"
+
 
 @contextlib.asynccontextmanager
-async def engine(model: str, kv_bytes: int) -> AsyncIterator[EngineProcess]:
-    """A started engine on a free port."""
+async def engine(model: str, kv_bytes: int, *, events: bool = True) -> AsyncIterator[EngineProcess]:
+    """A started engine on free ports."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "moonpool", "engine", "--model", model, "--port", "0", "--json"),
         *("--kv-memory", str(kv_bytes), "--block-size", str(BLOCK), "--threads", "1"),
-        *("--served-name", "live"),
+        *("--served-name", "live", *(["--events"] if events else [])),
         stdout=asyncio.subprocess.PIPE,
     )
     try:
         assert process.stdout is not None
         line = await asyncio.wait_for(process.stdout.readline(), START_S)
-        yield EngineProcess(process, json.loads(line)["port"])
+        told = json.loads(line)
+        yield EngineProcess(process, told["port"], told["events"], told["replay"])
     finally:
         if process.returncode is None:
             process.terminate()
@@ -122,7 +131,9 @@ async def one_turn(url: str, session: Session, question: list[int]) -> None:
     session.tokens = prompt
 
 
-async def converse(urls: Sequence[str], vocabulary: Sequence[int], seed: int = 1) -> list[Session]:
+async def converse(
+    urls: Sequence[str], vocabulary: Sequence[int], seed: int = 1, *, clients: int = CLIENTS
+) -> list[Session]:
     """All sessions, each turn in a shuffled order; several `urls` are asked in turn."""
     draw = random.Random(seed)
     found = sessions(vocabulary, seed)
@@ -138,19 +149,23 @@ async def converse(urls: Sequence[str], vocabulary: Sequence[int], seed: int = 1
                 number += 1
                 await one_turn(urls[number % len(urls)], session, questions[id(session)])
 
-        await asyncio.gather(*(client() for _ in range(CLIENTS)))
+        await asyncio.gather(*(client() for _ in range(clients)))
     return found
 
 
 @contextlib.asynccontextmanager
 async def routed(engines: Sequence[EngineProcess], **settings: Any) -> AsyncIterator[RouterServer]:
-    """A router that has found the engines well."""
-    specs = [f"{one.url},block={BLOCK}" for one in engines]
-    router = RouterServer(RouterConfig(port=0, workers=" ".join(specs), **settings))
+    """A router that has found the engines well, and heard of their caches."""
+    specs = " ".join(one.spec for one in engines)
+    router = RouterServer(RouterConfig(port=0, workers=specs, **settings))
     await router.start()
+    members = router.desk.brain.fleet.members
     try:
         async with asyncio.timeout(START_S):
-            while sum(seat.ready for seat in router.desk.seats.values()) < len(engines):
+            while not all(
+                seat.ready and (members[seat.id].events or not seat.spec.events)
+                for seat in router.desk.seats.values()
+            ):
                 await asyncio.sleep(0.02)
         yield router
     finally:
@@ -171,8 +186,13 @@ def row(case: str, found: list[Session], **more: Any) -> dict[str, Any]:
     }
 
 
-async def measure(model: str, kv_bytes: int, vocabulary: Sequence[int], rounds: int) -> None:
-    async with engine(model, kv_bytes) as a, engine(model, kv_bytes) as b:
+async def measure(
+    model: str, kv_bytes: int, vocabulary: Sequence[int], rounds: int, events: bool
+) -> None:
+    async with (
+        engine(model, kv_bytes, events=events) as a,
+        engine(model, kv_bytes, events=events) as b,
+    ):
         for one in (a, b):  # the first request of an engine warms it up
             await one_turn(one.url, Session(list(vocabulary[:200])), [])
         for turn in range(rounds):
@@ -192,9 +212,10 @@ def main() -> None:
     parser.add_argument("--kv-memory", type=int, required=True, help="bytes of half the sessions")
     parser.add_argument("--vocabulary", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--no-events", action="store_true", help="the router has to guess")
     args = parser.parse_args()
     vocabulary = range(10, args.vocabulary)
-    asyncio.run(measure(args.model, args.kv_memory, vocabulary, args.rounds))
+    asyncio.run(measure(args.model, args.kv_memory, vocabulary, args.rounds, not args.no_events))
 
 
 if __name__ == "__main__":

@@ -84,11 +84,14 @@ std::size_t EngineFeed::remove(std::uint32_t place, std::uint32_t slot,
         aliases_[place].erase(key);
         alias_count_--;
         if (holder != index_.kNone) held += index_.remove_one(holder, hash);
+        if (slot == kDevice) index_.remove_guess(place, hash);
       }
     }
     const std::uint32_t number = index_.table_.find_engine(key);
     if (number != index_.kNone && holder != index_.kNone) {
-      held += index_.remove_one(holder, index_.table_[number].hash());
+      const std::uint64_t hash = index_.table_[number].hash();
+      held += index_.remove_one(holder, hash);
+      if (slot == kDevice) index_.remove_guess(place, hash);
     } else if (const std::uint64_t* waits = orphan_of_.find(at_place(key, place))) {
       for (std::uint64_t& one : orphans_[*waits - first_orphan_].keys) {
         if (one == key) one = 0;

@@ -239,6 +239,13 @@ bool PrefixIndex::remove_one(std::uint32_t holder, std::uint64_t hash) {
   return true;
 }
 
+void PrefixIndex::remove_guess(std::uint32_t place, std::uint64_t hash) {
+  for (std::uint32_t slot = kDisk + 1; slot < kSlots; slot++) {
+    const std::uint32_t holder = holder_of(place, slot);
+    if (holder != kNone && holders_[holder].count != 0) remove_one(holder, hash);
+  }
+}
+
 void PrefixIndex::take(std::uint32_t number, std::uint32_t holder) {
   PrefixEntry& entry = table_[number];
   const std::uint32_t smaller = sets_.without(sets_.resolve(entry.set), holder);

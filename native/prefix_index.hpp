@@ -92,6 +92,8 @@ class PrefixIndex {
   // The entries of the run, in numbers_; the first entry's parent must be held by the caller.
   void store_run(std::uint32_t holder, std::span<const std::uint64_t> hashes, std::uint64_t parent);
   bool remove_one(std::uint32_t holder, std::uint64_t hash);
+  // The place says that it lost a block: what was guessed of it before counts no more.
+  void remove_guess(std::uint32_t place, std::uint64_t hash);
   std::uint32_t entry_for(std::uint64_t hash);
   void give(std::uint32_t number, std::uint32_t holder);
   void take(std::uint32_t number, std::uint32_t holder);

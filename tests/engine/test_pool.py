@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import mmap
 import os
+import random
 import signal
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor
 
 import moonpool
+from moonpool.core.errors import Refused
 from moonpool.core.sections import MasterConfig, NodeConfig
+from moonpool.engine import Engine
 from moonpool.engine.core import EngineCore
 from moonpool.engine.model.attention.base import Span
 from moonpool.engine.model.runner import Runner, Watch
 from moonpool.engine.request import Reuse
 from moonpool.pool.cluster import Cluster
-from tests.engine.steps import BLOCK, CHUNK, Answers, core_of, greedy, prompt_of
+from tests.engine.steps import BLOCK, CHUNK, Answers, config_of, core_of, greedy, prompt_of
 from tests.engine.tiny import write_model
 
 LENGTHS = [*range(CHUNK - 1, CHUNK + 3), *range(60, 70), 95, 96, 97, 160, 201, 333]
@@ -403,3 +410,40 @@ def test_a_load_that_is_not_worth_it_is_not_made(
     reader.core.link.cost.computed(100, 0.001)
     assert reader.ask(prompt_of(100))[2] == Reuse()
     assert reader.figure("pool_not_worth") == 1 and reader.figure("pool_blocks_loaded") == 0
+
+
+def quiet_port() -> int:
+    """A port that nobody listens at, and that nobody who asks for any port is given meanwhile."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+@pytest.mark.faults
+async def test_an_engine_starts_before_its_pool(tiny: Path, tmp_path: Path) -> None:
+    """It answers without, and shares what it computes once the pool is there."""
+    port = quiet_port()
+    with Engine.load(tiny, config_of(pool=f"127.0.0.1:{port}")) as engine:
+        assert "no master" in engine.pool_away
+
+        async def ask(seed: int) -> list[int]:
+            steps = [step async for step in engine.generate(greedy(prompt_of(200, seed), 4))]
+            return [token for step in steps for token in step.tokens]
+
+        assert await ask(0) == Answers(core_of(tiny)).ask(greedy(prompt_of(200), 4))
+        assert engine.figures()["pool_blocks_stored"] == 0
+        with Cluster(MasterConfig(port=port, nodes_expected=1), [node_of(tmp_path)]):
+            async with asyncio.timeout(60):
+                seed = 0
+                while not engine.figures()["pool_blocks_stored"]:
+                    seed += 1
+                    await ask(seed)
+                    await asyncio.sleep(0.1)
+
+
+def test_a_pool_that_refuses_is_said_at_once(tiny: Path, tmp_path: Path) -> None:
+    master = MasterConfig(port=0, nodes_expected=1, token="right")
+    node = msgspec.structs.replace(node_of(tmp_path), token="right")
+    with Cluster(master, [node]) as cluster, pytest.raises(Refused):
+        Engine.load(tiny, config_of(pool=cluster.address))

@@ -15,15 +15,17 @@ VOCABULARY = range(10, 250)
 TOKEN_BYTES = (
     2 * CONFIG["num_hidden_layers"] * CONFIG["num_key_value_heads"] * CONFIG["head_dim"] * 2
 )
-# Room for all sessions at their longest: these engines publish no events, so what they evict the
-# router cannot know.
-PAGES = SESSIONS * 19 + 8
+SESSION_PAGES = 19  # at its longest
 
 
 async def test_hits_are_as_predicted_and_a_killed_engine_loses_nothing(tmp_path: Path) -> None:
     model = str(await asyncio.to_thread(write_model, tmp_path / "model"))
-    kv_bytes = PAGES * BLOCK * TOKEN_BYTES
-    async with engine(model, kv_bytes) as a, engine(model, kv_bytes) as b:
+    # Room for all sessions: without events the router cannot know what is evicted.
+    kv_bytes = (SESSIONS * SESSION_PAGES + 8) * BLOCK * TOKEN_BYTES
+    async with (
+        engine(model, kv_bytes, events=False) as a,
+        engine(model, kv_bytes, events=False) as b,
+    ):
         async with routed([a, b], health_ms=100) as router:
             found = await converse([router.url], VOCABULARY)
             turns = [turn for session in found for turn in session.turns]
@@ -48,3 +50,23 @@ async def test_hits_are_as_predicted_and_a_killed_engine_loses_nothing(tmp_path:
             streaming = [s for s in cut if s.turns[0].first_token_s > 0]
             assert len(cut) == len(streaming), "a request that had not begun to stream was lost"
             assert all(s.turns for s in fresh) and len(begun) < len(fresh)
+
+
+async def test_what_engines_evict_is_no_hit_predicted(tmp_path: Path) -> None:
+    """Each cache holds half of the sessions; alone, one engine must evict all the time, and its
+    events are all that tells the router so. One client: two take each other's blocks between a
+    decision and its admission, and no router can know that."""
+    model = str(await asyncio.to_thread(write_model, tmp_path / "model"))
+    kv_bytes = SESSIONS // 2 * SESSION_PAGES * BLOCK * TOKEN_BYTES
+    async with engine(model, kv_bytes) as a, engine(model, kv_bytes) as b:
+        for fleet in ([a, b], [a]):
+            async with routed(fleet) as router:
+                found = await converse([router.url], VOCABULARY, seed=len(fleet), clients=1)
+                turns = [turn for session in found for turn in session.turns]
+                assert all(turn.whole for turn in turns)
+                actual = sum(turn.cached_tokens for turn in turns)
+                predicted = router.desk.counters.hits_predicted_tokens
+                assert actual > 0 and abs(predicted - actual) <= 0.02 * actual
+                assert not any(m.problems for m in router.desk.brain.fleet.members.values())
+        asked = sum(turn.prompt_tokens for session in found for turn in session.turns[1:])
+        assert actual < 0.5 * asked, "the one engine evicted too little for this to show anything"

@@ -223,3 +223,37 @@ def test_the_events_of_our_own_cache_manager() -> None:
         brain.apply_message("w", encode_batch(manager.take_events(), 1.0))
         for one in prompts:
             assert held(brain, one) == manager.tree.lookup(one)
+
+
+def test_a_block_said_to_be_lost_is_no_longer_predicted() -> None:
+    """A prediction stands until the worker's own event comes; losing the block is one."""
+    brain = brain_with(publishes_events=True)
+    send(brain, as_map(0, 10))
+    ask = RouteRequest(model="m", tokens=[*TOKENS, 1])
+    brain.decide(ask, 0.0)
+    send(brain, {"type": "BlockRemoved", "block_hashes": KEYS[8:], "medium": "GPU"})
+    assert held(brain) == 128
+
+
+def test_with_a_name_of_the_workers_own_too() -> None:
+    brain = brain_with(publishes_events=True)
+    brain.add_worker(Worker(id="other", model="m", block_size=16))
+    brain.apply_message("other", msgspec.msgpack.encode([1.0, [as_map()], 0]))
+    own = [key ^ 0xFF00 for key in KEYS]
+    send(brain, as_map(block_hashes=own))
+    brain.remove_worker("other")
+    brain.decide(RouteRequest(model="m", tokens=[*TOKENS, 1]), 0.0)
+    send(brain, {"type": "BlockRemoved", "block_hashes": own[8:], "medium": "GPU"})
+    assert held(brain) == 128
+
+
+def test_what_was_guessed_before_the_first_event_is_forgotten() -> None:
+    brain = brain_with(publishes_events=True)
+    brain.decide(RouteRequest(model="m", tokens=[*TOKENS, 1]), 0.0)
+    assert held(brain) == 160
+    send(brain, ["AllBlocksCleared"])
+    assert held(brain) == 0
+    brain = brain_with(publishes_events=True)
+    brain.decide(RouteRequest(model="m", tokens=[*TOKENS, 1]), 0.0)
+    send(brain, as_map(0, 4))
+    assert held(brain) == 64

@@ -41,8 +41,13 @@ def run(args: argparse.Namespace, output: Output) -> int:
         port = listening.getsockname()[1]
         tokenizer = load_tokenizer(path)
         with Engine.load(path, config) as engine:
+            if engine.pool_away:
+                output.note(f"without the pool until it answers: {engine.pool_away}")
             for line in engine.neighbours():
                 output.note(line)
+            events, replay = engine.events
+            if events and config.events_open:
+                output.note(f"whoever reaches {events} reads the tokens of prompts")
             application = Application(engine, tokenizer, Served(name, served.api_key))
             url = f"http://{served.host}:{port}/v1"
             output.result(
@@ -55,6 +60,8 @@ def run(args: argparse.Namespace, output: Output) -> int:
                     "block_size": engine.block_size,
                     "pool": config.pool or None,
                     "transfer": engine.handoff or None,
+                    "events": events or None,
+                    "replay": replay or None,
                 },
                 f"engine serves {name} ({engine.context_tokens:,} tokens of context) on {url}",
             )

@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from moonpool.core.address import parse_address
+from moonpool.core.address import is_loopback, parse_address
 from moonpool.core.config import Section, setting
 from moonpool.core.errors import BadConfig
 from moonpool.core.units import BYTES_MAX
@@ -120,6 +120,45 @@ class EngineConfig(Section, frozen=True, kw_only=True):
         ),
     ] = 2000
 
+    events: Annotated[
+        bool,
+        setting(
+            "Publish what the cache stores and evicts, over ZeroMQ as vLLM does, so that a router "
+            "knows it. The events have the tokens of prompts."
+        ),
+    ] = False
+    events_host: Annotated[
+        str,
+        setting("Interface to publish at; anything but loopback needs events_open."),
+    ] = "127.0.0.1"
+    events_port: Annotated[
+        int,
+        setting("Port of the events; 0 takes any free one.", minimum=0, maximum=65535),
+    ] = 0
+    replay_port: Annotated[
+        int,
+        setting(
+            "Port where missed events are asked for; 0 takes any free one.",
+            minimum=0,
+            maximum=65535,
+        ),
+    ] = 0
+    events_kept: Annotated[
+        int,
+        setting(
+            "Messages kept for those who missed some; then the whole cache is told anew.",
+            minimum=1,
+            maximum=1_000_000,
+        ),
+    ] = 10_000
+    events_open: Annotated[
+        bool,
+        setting(
+            "Let other machines read the events: whoever reaches the port can, ZeroMQ asks for "
+            "no token."
+        ),
+    ] = False
+
     def check(self) -> None:
         if self.chunk_tokens % self.block_size:
             raise BadConfig(
@@ -128,3 +167,9 @@ class EngineConfig(Section, frozen=True, kw_only=True):
             )
         if self.pool:
             parse_address(self.pool)
+        if self.events and not self.events_open and not is_loopback(self.events_host):
+            raise BadConfig(
+                f"engine.events_host = {self.events_host!r} lets other machines read the tokens of "
+                "prompts, and asks nobody for a token; set engine.events_open where that is "
+                "wanted, or use 127.0.0.1"
+            )

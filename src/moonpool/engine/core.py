@@ -61,6 +61,7 @@ class EngineCore:
             config.block_size,
             chunk_tokens=config.chunk_tokens,
             reserve_fraction=config.reserve_percent / 100,
+            events_max=2 * pages.pages if config.events else 0,
         )
         self.scheduler = Scheduler(self.cache, config)
         self.counts = Counter(dict.fromkeys(_COUNTED, 0))

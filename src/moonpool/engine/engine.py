@@ -20,6 +20,7 @@ from moonpool.engine.core import EngineCore
 from moonpool.engine.request import Request, Step
 
 if TYPE_CHECKING:
+    from moonpool.engine.events import EventPublisher
     from moonpool.engine.model.weights import Checkpoint
     from moonpool.pool.pool import Pool
 
@@ -40,11 +41,15 @@ class Engine:
         *,
         clock: Clock | None = None,
         own_pool: Pool | None = None,
+        events: EventPublisher | None = None,
     ) -> None:
         self.model = model
         """Fingerprint of the weights."""
+        self.pool_away = ""
+        """Why the pool did not answer when the engine started; it is asked again."""
         self._core = core
         self._own_pool = own_pool
+        self._events = events
         self._clock = clock or SystemClock()
         self._changed = threading.Condition()
         self._orders: deque[Callable[[], None]] = deque()
@@ -66,8 +71,9 @@ class Engine:
     ) -> Engine:
         """The model at `path`: a Hugging Face directory or a GGUF file.
 
-        `pool` is somebody else's to close; with `config.pool` the engine connects by itself.
-        Raises BadModel (missing, damaged, unknown), BadConfig, MissingExtra, Unreachable.
+        `pool` is somebody else's to close; with `config.pool` the engine connects by itself, and
+        starts without where nobody answers (`pool_away`).
+        Raises BadModel (missing, damaged, unknown), BadConfig, MissingExtra, Refused.
         """
         try:
             import torch  # noqa: F401
@@ -83,17 +89,21 @@ class Engine:
     ) -> Engine:
         """An engine on weights in memory."""
         from moonpool.engine.model.assembly import assemble
-        from moonpool.pool.connect import connect
+        from moonpool.pool.connect import connect_or_later
 
         config = config or EngineConfig()
-        own = connect(config.pool) if config.pool and pool is None else None
+        own, away = None, ""
+        if config.pool and pool is None:
+            own, away = connect_or_later(config.pool)
         try:
             assembled = assemble(checkpoint, config, pool or own)
         except BaseException:
             if own is not None:
                 own.close()
             raise
-        return Engine(assembled.core, assembled.fingerprint, own_pool=own)
+        made = Engine(assembled.core, assembled.fingerprint, own_pool=own, events=assembled.events)
+        made.pool_away = away
+        return made
 
     @property
     def context_tokens(self) -> int:
@@ -109,6 +119,11 @@ class Engine:
     def handoff(self) -> str:
         """Where decode engines come for prompts computed here, "host:port"; "": nowhere."""
         return self._core.disagg.address if self._core.disagg is not None else ""
+
+    @property
+    def events(self) -> tuple[str, str]:
+        """Where KV events are published and missed ones asked for, "tcp://..."; "": nowhere."""
+        return (self._events.events, self._events.replay) if self._events is not None else ("", "")
 
     def neighbours(self) -> list[str]:
         """What other engines on the pool cannot share with this one, a line for each kind."""
@@ -183,7 +198,8 @@ class Engine:
 
     def figures(self) -> dict[str, float]:
         """Counters and gauges by name, of one moment or nearly so."""
-        return self._core.figures()
+        published = self._events.messages if self._events is not None else 0
+        return {**self._core.figures(), "event_messages": published}
 
     def close(self) -> None:
         """Ends the thread; requests that are not over end with EngineStopped."""
@@ -197,6 +213,8 @@ class Engine:
             self._core.link.close()
         if self._own_pool is not None:
             self._own_pool.close()
+        if self._events is not None:
+            self._events.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -227,6 +245,8 @@ class Engine:
             wait_s: float | None = None
             while self._obey(wait_s):
                 wait_s = self._core.step(self._clock.monotonic())
+                if self._events is not None:
+                    self._events.publish()
         except BaseException as error:  # whoever waits must hear of it
             self._error = error
             raise

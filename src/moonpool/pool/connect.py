@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from moonpool.core.errors import DeadlineExceeded, Unreachable
 from moonpool.core.sections import SCHEMA, ClientConfig
 from moonpool.pool.pool import Pool
 from moonpool.pool.shell import BlockingShell
@@ -37,3 +38,18 @@ def connect(
         shell.close()
         raise
     return Pool(shell, config)
+
+
+def connect_or_later(master: str | None = None) -> tuple[Pool, str]:
+    """The same where the master may not be there yet: its calls fail until it is. And why it could
+    not be reached, "" if it was. Raises Refused, ProtocolMismatch, BadConfig."""
+    config = client_config(master=master)
+    shell = BlockingShell(config)
+    try:
+        shell.connect(config.timeout_ms / 1000)
+    except (Unreachable, DeadlineExceeded) as error:
+        return Pool(shell, config), str(error)
+    except BaseException:
+        shell.close()
+        raise
+    return Pool(shell, config), ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 
@@ -10,7 +11,9 @@ from moonpool.core.errors import BadInput
 from moonpool.router.base import Cleared, Event, Stored
 from moonpool.router.fleet import Fleet, Member
 from moonpool.router.hashing import prefix_seed
-from moonpool.router.index import POOL_PLACE, Applied, PrefixIndex
+from moonpool.router.index import GUESS_SLOTS, POOL_PLACE, Applied, PrefixIndex
+
+_ALL: Final = np.ones(256, np.uint8)
 
 
 class Intake:
@@ -77,6 +80,10 @@ class Intake:
         self.apply(worker_id, Cleared(rank))
 
     def _heard(self, member: Member) -> None:
+        if not member.events:  # from now on its own word counts, not what was guessed before
+            for place in member.places:
+                for slot in GUESS_SLOTS:
+                    self._index.forget_ranges(place, slot, _ALL)
         member.events += 1
         member.silent_decisions = 0
         member.problems.pop("silent", None)

@@ -17,6 +17,7 @@ from moonpool.core.keys import KeySpec
 from moonpool.core.sections import SCHEMA, HandoffConfig
 from moonpool.engine.core import EngineCore
 from moonpool.engine.disagg import Disagg, Role, kv_memory
+from moonpool.engine.events import EventPublisher
 from moonpool.engine.model.attention.sdpa import SdpaAttention
 from moonpool.engine.model.config import ModelConfig
 from moonpool.engine.model.llama import Llama, fingerprint
@@ -30,6 +31,7 @@ from moonpool.pool.pool import Pool
 class Assembled(NamedTuple):
     core: EngineCore
     fingerprint: str
+    events: EventPublisher | None = None
 
 
 def assemble(checkpoint: Checkpoint, config: EngineConfig, pool: Pool | None = None) -> Assembled:
@@ -61,7 +63,14 @@ def assemble(checkpoint: Checkpoint, config: EngineConfig, pool: Pool | None = N
         spec = key_spec(checkpoint.config, mark, layout, config.chunk_tokens, compute)
         disagg = hand_over(spec, pages, config.role)
     core = EngineCore(runner, pages, config, checkpoint.config.context_tokens, link, disagg)
-    return Assembled(core, mark)
+    try:
+        events = EventPublisher(core.cache, config, SystemClock()) if config.events else None
+    except BaseException:
+        for part in (link, disagg):
+            if part is not None:
+                part.close()
+        raise
+    return Assembled(core, mark, events)
 
 
 def hand_over(spec: KeySpec, pages: PagePool, role: Role) -> Disagg:

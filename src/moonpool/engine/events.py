@@ -1,0 +1,132 @@
+"""What the cache gained and lost, told over ZeroMQ as vLLM tells it; the engine waits for nobody.
+
+    PUB      topic "", number (8 bytes, big endian, from 0), payload [time, events, 0]
+    ROUTER   asked ["", first number wanted]: ["", topic, number, payload] of each message kept,
+             then ["", "", 8 x 0xff, ""]
+
+The oldest message kept is always a whole account of the cache (AllBlocksCleared, then all that is
+stored): whoever asks from 0 knows everything afterwards, however long the engine has been running.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections import deque
+from typing import Any, Final
+
+from moonpool.cache.events import AllBlocksCleared, encode_batch
+from moonpool.cache.manager import CacheManager
+from moonpool.core.clock import Clock
+from moonpool.core.engine_section import EngineConfig
+from moonpool.core.errors import BadConfig, missing_extra
+
+TOPIC: Final = b""
+END: Final = b"\xff" * 8
+QUEUE_MESSAGES_MAX: Final = 100_000
+"""A subscriber further behind loses messages, and asks for them again."""
+
+
+class EventPublisher:
+    """Of one cache, from now on. `publish` is for the engine's thread, the rest for its owner.
+
+    Raises BadConfig when a port is taken, MissingExtra without pyzmq.
+    """
+
+    def __init__(self, cache: CacheManager, config: EngineConfig, clock: Clock) -> None:
+        self._zmq = _zmq()
+        self._cache = cache
+        self._clock = clock
+        self._kept_max = config.events_kept
+        self._kept: deque[tuple[bytes, bytes]] = deque()
+        self._keeping = threading.Lock()
+        self._next = 0
+        self._context = self._zmq.Context()
+        try:
+            self._pub = self._socket(self._zmq.PUB, QUEUE_MESSAGES_MAX)
+            self.events = self._bind(self._pub, config.events_host, config.events_port)
+            """Where they are published, as 'tcp://host:port'."""
+            # Twice an answer: what has been read gives its place back by halves of the queue only.
+            self._router = self._socket(self._zmq.ROUTER, 2 * config.events_kept + 4)
+            self.replay = self._bind(self._router, config.events_host, config.replay_port)
+            """Where messages that were missed are asked for."""
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+        self._send(encode_batch(cache.tree.snapshot_events(), clock.wall_ms() / 1000))
+        self._thread = threading.Thread(target=self._answer, name="moonpool-replay", daemon=True)
+        self._thread.start()
+
+    @property
+    def messages(self) -> int:
+        """Published so far."""
+        return self._next
+
+    def publish(self) -> None:
+        """What happened since the last call, in one message; nothing, none. Never blocks."""
+        events = self._cache.take_events()
+        if not events:
+            return
+        if len(self._kept) >= self._kept_max:
+            events = self._cache.tree.snapshot_events()
+        if isinstance(events[0], AllBlocksCleared):  # what was told before counts no more
+            with self._keeping:
+                self._kept.clear()
+        self._send(encode_batch(events, self._clock.wall_ms() / 1000))
+
+    def close(self) -> None:
+        """Nothing is published any more; both ports are free afterwards."""
+        self._pub.close(linger=0)
+        self._context.term()  # ends the thread's wait
+        self._thread.join()
+
+    def _send(self, payload: bytes) -> None:
+        number = struct.pack(">Q", self._next)
+        with self._keeping:
+            self._kept.append((number, payload))
+        self._next += 1
+        self._pub.send_multipart([TOPIC, number, payload], self._zmq.NOBLOCK)
+
+    def _answer(self) -> None:
+        try:
+            while True:
+                frames = self._router.recv_multipart()
+                if len(frames) == 3 and len(frames[2]) == 8:
+                    self._replay(frames[0], frames[2])
+        except self._zmq.ContextTerminated:
+            self._router.close(linger=0)
+
+    def _replay(self, asker: bytes, first: bytes) -> None:
+        """An asker that does not read loses what its queue does not hold."""
+        with self._keeping:
+            wanted = [message for message in self._kept if message[0] >= first]
+        for number, payload in wanted:
+            self._router.send_multipart([asker, b"", TOPIC, number, payload])
+        self._router.send_multipart([asker, b"", b"", END, b""])
+
+    def _socket(self, kind: int, queue: int) -> Any:
+        socket = self._context.socket(kind)
+        socket.setsockopt(self._zmq.SNDHWM, queue)
+        return socket
+
+    def _bind(self, socket: Any, host: str, port: int) -> str:
+        name = f"[{host}]" if ":" in host else host
+        socket.setsockopt(self._zmq.IPV6, ":" in host)
+        try:
+            socket.bind(f"tcp://{name}:{port}")
+        except self._zmq.ZMQError as error:
+            raise BadConfig(
+                f"engine.events: cannot listen on {name}:{port}: {os.strerror(error.errno)}; "
+                "port 0 takes any free one"
+            ) from None
+        bound: bytes = socket.getsockopt(self._zmq.LAST_ENDPOINT)
+        return f"tcp://{name}:{bound.rstrip(bytes(1)).decode().rpartition(':')[2]}"
+
+
+def _zmq() -> Any:
+    try:
+        import zmq
+    except ImportError:
+        raise missing_extra("publishing KV events (engine.events)", "engine") from None
+    return zmq
