@@ -95,6 +95,8 @@ class EventPublisher:
                 if len(frames) == 3 and len(frames[2]) == 8:
                     self._replay(frames[0], frames[2])
         except self._zmq.ContextTerminated:
+            pass
+        finally:  # or `close` would wait for ever
             self._router.close(linger=0)
 
     def _replay(self, asker: bytes, first: bytes) -> None:
