@@ -68,6 +68,40 @@ def test_stored_and_removed(pool: Pool) -> None:
     events.close()
 
 
+def test_what_is_on_its_way_is_not_lost(pool: Pool) -> None:
+    """The follower has asked for every block before the first one was stored."""
+    asked = threading.Event()
+
+    class Asked(PoolEvents):
+        def _compare(self, pool: Pool) -> None:
+            super()._compare(pool)
+            asked.set()
+
+    ready = threading.Event()
+
+    def late() -> Pool:
+        assert ready.wait(30)
+        return pool
+
+    link = PoolLink(late, where="here", retry_s=0.01, retry_max_s=0.02, log=LOG)
+    events = Asked(SPACES, BLOCK, link, as_numbers=True)
+    try:
+        request = Told("text", 4 * BLOCK)
+        keys = keys_of(0, Namespace(), request.block_hashes)
+        pool.put("another", b"x")  # so that there is a log that the follower missed
+        events.planned(SaveJob("r", Namespace(), [run("text", [7, 8, 9, 10])], [None]), request)
+        link.start()
+        ready.set()
+        assert asked.wait(30)
+        pool.put_many(keys, [b"x"] * 4)
+        events.stored(request.block_hashes)
+        (stored,) = taken(events, 1)
+        assert isinstance(stored, Stored) and len(stored.hashes) == 4
+    finally:
+        events.close()
+        link.close()
+
+
 def test_what_went_before_the_log_could_be_read(pool: Pool) -> None:
     """The follower starts late, or lost its place: it asks for every block."""
     reached = threading.Event()

@@ -36,6 +36,7 @@ class PoolEvents:
         self._as_numbers = as_numbers
         self._lock = threading.Lock()
         self._digests: OrderedDict[bytes, bytes] = OrderedDict()  # of keys on their way or stored
+        self._stored: set[bytes] = set()  # digests among them
         self._gone: list[bytes] = []
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="moonpool-events", daemon=True)
@@ -65,9 +66,13 @@ class PoolEvents:
             with self._lock:
                 self._digests.update(zip(keys, run.digests, strict=True))
                 while len(self._digests) > BLOCKS_MAX:
-                    self._digests.popitem(last=False)
+                    self._stored.discard(self._digests.popitem(last=False)[1])
 
     def stored(self, digests: Sequence[bytes]) -> None:
+        with self._lock:
+            self._stored.update(digests)
+            if len(self._stored) > 2 * BLOCKS_MAX:  # of other groups, mostly
+                self._stored.intersection_update(self._digests.values())
         self._book.stored(digests)
 
     def take(self) -> list[Stored | Removed]:
@@ -98,9 +103,10 @@ class PoolEvents:
             self._note(event.key for event in batch.events if event.kind in _GONE)
 
     def _compare(self, pool: Pool) -> None:
-        """The log does not reach back to where we were: ask for each block."""
+        """The log does not reach back to where we were: ask for each block that was stored. What is
+        on its way is not there yet, which is no loss."""
         with self._lock:
-            keys = list(self._digests)
+            keys = [key for key, digest in self._digests.items() if digest in self._stored]
         for at in range(0, len(keys), _BATCH):
             part = keys[at : at + _BATCH]
             there = pool.exists(part, timeout_s=_WAIT_S)
@@ -111,4 +117,5 @@ class PoolEvents:
             for key in keys:
                 digest = self._digests.get(key)
                 if digest is not None:
+                    self._stored.discard(digest)
                     self._gone.append(digest)
