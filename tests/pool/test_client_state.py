@@ -89,6 +89,26 @@ def test_placements_of_a_batch_push_out_the_oldest() -> None:
     assert list(state.cache) == [b"c", b"d", b"e"]
 
 
+def test_batches_of_many_threads_push_out_the_oldest(switching: None) -> None:
+    state = ClientState("here", lambda endpoint: cast(Port, None), cache_entries_max=3)
+    failed: list[BaseException] = []
+
+    def read(first: int) -> None:
+        keys = [b"%d" % i for i in range(first, first + 1000)]
+        try:
+            for _ in range(20):
+                state.remember_all(keys, [Placement(1, 1, 1, ())] * len(keys))
+        except KeyError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=read, args=(i * 1000,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == [] and len(state.cache) <= 3
+
+
 def test_a_full_log_of_reads_forgets_the_oldest_whichever_way_they_came() -> None:
     one_by_one, at_once = TouchLog(4), TouchLog(4)
     for i in range(5):

@@ -108,13 +108,17 @@ class ClientState:
         cache = self.cache
         cache[key] = placement
         if len(cache) > self.cache_entries_max:
-            cache.popitem(last=False)
+            self._forget_oldest()
 
     def remember_all(self, keys: Iterable[bytes], placements: Iterable[Placement]) -> None:
+        self.cache.update(zip(keys, placements, strict=True))
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
         cache = self.cache
-        cache.update(zip(keys, placements, strict=True))
-        for _ in range(len(cache) - self.cache_entries_max):
-            cache.popitem(last=False)
+        with suppress(KeyError):  # another thread was faster
+            while len(cache) > self.cache_entries_max:
+                cache.popitem(last=False)
 
     def forget(self, key: bytes, placement: Placement | None = None) -> None:
         """Drop a cached placement; with `placement` only if it is still that one."""
