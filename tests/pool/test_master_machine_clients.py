@@ -249,6 +249,8 @@ def test_topology_names_the_segments(world: MasterWorld) -> None:
         m.Reserve(pack_keys([b"a"]), bytes(16), bytes(4)),
         m.Reserve(pack_keys([b""]), bytes(8), b"\xff" * 4),
         m.Reserve(pack_keys([b"x" * 1025]), bytes(8), b"\xff" * 4),
+        m.Reserve(pack_keys([b"a"]), bytes(8), b"\xfe" + b"\xff" * 3, pack_keys([b""])),
+        m.Reserve(pack_keys([b"a"]), bytes(8), b"\xfe" + b"\xff" * 3, pack_keys([b""]), 2),
         reserve_message([b"a"], replicas=0),
         reserve_message([b"a"], replicas=9),
         reserve_message([b"a"], min_replicas=2),

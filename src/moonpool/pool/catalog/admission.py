@@ -83,13 +83,13 @@ class Admission:
             admitted = self._admit_whole(put, draw, now)
             if admitted is not None:
                 return admitted
+        outside = np.zeros(0, np.int32)
+        if put.outside_ends.size:  # before rows are made: it refuses what is no key
+            outside = table.find(put.outside_blob, put.outside_ends)
         try:
             rows, _ = table.intern(put.blob, put.ends)
         except TableFullError:
             return self._no_rows(put, made_room)
-        outside = np.zeros(0, np.int32)
-        if put.outside_ends.size:
-            outside = table.find(put.outside_blob, put.outside_ends)
         parents, verdicts = table.batch_parents(rows, put.parent_of, outside, COMMITTED)
         status = who_may(self._rows, put, rows, wall_ms)
         if foreign.size:
