@@ -78,12 +78,13 @@ class ConnectionControl:
         self._connection: Connection | None = None
 
     def connection(self, timeout_s: float) -> Connection:
-        """Raises OSError."""
-        if self._connection is None or not self._connection.alive:
-            if self._connection is not None:
-                self._connection.close()
-            self._connection = self._connect(timeout_s)
-        return self._connection
+        """Raises OSError. Threads may each open one at the same time; none closes another's."""
+        connection = self._connection
+        if connection is None or not connection.alive:
+            if connection is not None:
+                connection.close()
+            connection = self._connection = self._connect(timeout_s)
+        return connection
 
     def claim(
         self, call: ClaimCall | PutCall, row: int, row_epoch: int, timeout_s: float
