@@ -14,7 +14,7 @@ import numpy as np
 from moonpool.pool.ports import U32, U64, ClaimCall, Finisher, Outcome, PutCall, Status, failed
 
 if TYPE_CHECKING:
-    from moonpool._core import Connection, SegmentAgent
+    from moonpool._core import Connection, Op, SegmentAgent
 
 SEAL_COMPUTES_CRC = 1
 
@@ -89,57 +89,33 @@ class ConnectionControl:
     def claim(
         self, call: ClaimCall | PutCall, row: int, row_epoch: int, timeout_s: float
     ) -> Finisher:
-        count = len(call.records)
-        try:
-            op = self.connection(timeout_s).claim(
-                self._incarnation,
-                call.records,
-                call.blob,
-                call.term,
-                row,
-                row_epoch,
-                _milliseconds(timeout_s),
-            )
-        except OSError as error:
-            text = str(error)
-            return lambda: failed(count, Status.UNREACHABLE, text)
-        return lambda: finish(op, count, timeout_s)
+        what = (self._incarnation, call.records, call.blob, call.term, row, row_epoch)
+        return self._submit(
+            len(call.records), timeout_s, lambda peer, left_ms: peer.claim(*what, left_ms)
+        )
 
     def seal(
         self, slots: U32, generations: U64, crcs: U32, term: int, timeout_s: float
     ) -> Finisher:
-        count = len(slots)
-        try:
-            op = self.connection(timeout_s).seal(
-                self._incarnation, slots, generations, crcs, 0, term, _milliseconds(timeout_s)
-            )
-        except OSError as error:
-            text = str(error)
-            return lambda: failed(count, Status.UNREACHABLE, text)
-        return lambda: finish(op, count, timeout_s)
+        what = (self._incarnation, slots, generations, crcs, 0, term)
+        return self._submit(len(slots), timeout_s, lambda peer, left_ms: peer.seal(*what, left_ms))
 
     def abort(self, slots: U32, generations: U64, timeout_s: float) -> Finisher:
-        count = len(slots)
-        try:
-            op = self.connection(timeout_s).abort(
-                self._incarnation, slots, generations, _milliseconds(timeout_s)
-            )
-        except OSError as error:
-            text = str(error)
-            return lambda: failed(count, Status.UNREACHABLE, text)
-        return lambda: finish(op, count, timeout_s)
+        what = (self._incarnation, slots, generations)
+        return self._submit(len(slots), timeout_s, lambda peer, left_ms: peer.abort(*what, left_ms))
 
     def put(self, call: PutCall, timeout_s: float) -> Finisher:
-        count = len(call.records)
+        what = (self._incarnation, call.records, call.blob, call.term, call.sources)
+        return self._submit(
+            len(call.records), timeout_s, lambda peer, left_ms: peer.put_objects(*what, left_ms)
+        )
+
+    def _submit(
+        self, count: int, timeout_s: float, send: Callable[[Connection, int], Op]
+    ) -> Finisher:
+        """One request about `count` objects is on its way when this returns, or was not sent."""
         try:
-            op = self.connection(timeout_s).put_objects(
-                self._incarnation,
-                call.records,
-                call.blob,
-                call.term,
-                call.sources,
-                _milliseconds(timeout_s),
-            )
+            op = send(self.connection(timeout_s), _milliseconds(timeout_s))
         except OSError as error:
             text = str(error)
             return lambda: failed(count, Status.UNREACHABLE, text)
