@@ -27,7 +27,7 @@ from moonpool.pool.catalog.base import (
     Retirement,
 )
 from moonpool.pool.catalog.placing import Placing
-from moonpool.pool.catalog.reservations import Batch, PutRequest, Reservations
+from moonpool.pool.catalog.reservations import Batch, PutRequest, Reservations, keys_of
 from moonpool.pool.catalog.room import Room
 from moonpool.pool.catalog.rows import Rows
 from moonpool.pool.catalog.verdicts import spread, who_may
@@ -252,10 +252,6 @@ class Admission:
 
     # The promise.
 
-    def _keys(self, rows: I32) -> list[bytes]:
-        """Keys of these rows, b"" for -1."""
-        return [b"" if row < 0 else self._rows.table.key(row) for row in rows.tolist()]
-
     def _promise(
         self,
         put: PutRequest,
@@ -320,7 +316,7 @@ class Admission:
                 sizes=sizes,
                 segments=segments,
                 parents=parents,
-                parent_keys=self._keys(parents) if mixed else [],
+                parent_keys=keys_of(store.table, parents) if mixed else [],
                 replacing=np.zeros(n, np.bool_) if replacing is None else replacing,
                 open=np.ones(n, np.bool_),
                 open_count=n,

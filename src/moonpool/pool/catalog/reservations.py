@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from moonpool._core import Table
+from moonpool._core import Table, join_keys
 from moonpool.pool.catalog.base import I32, U16, U32, U64, Bool, Index
 
 PARENT_GONE = -2
@@ -71,9 +71,8 @@ class Batch(msgspec.Struct, gc=False):
         named = np.flatnonzero(self.parents >= 0)
         if not self.mixed or named.size == 0:
             return self.parents
-        keys = [self.parent_keys[i] for i in named.tolist()]
-        ends = np.cumsum([len(key) for key in keys]).astype(np.uint32)
-        found = table.find(b"".join(keys), ends)
+        blob, ends = join_keys([self.parent_keys[i] for i in named.tolist()])
+        found = table.find(blob, np.frombuffer(ends, np.uint32))
         now = self.parents.copy()
         now[named] = np.where(found >= 0, found, PARENT_GONE)
         return now
@@ -82,6 +81,11 @@ class Batch(msgspec.Struct, gc=False):
     def whole(self) -> bool:
         """Granted as a whole, on one segment, and nothing of it is settled yet."""
         return self.source is not None and self.open_count == self.rows.size
+
+
+def keys_of(table: Table, rows: I32) -> list[bytes]:
+    """Keys of these rows, b"" for -1."""
+    return [b"" if row < 0 else table.key(row) for row in rows.tolist()]
 
 
 class Reservations:
@@ -124,9 +128,7 @@ class Reservations:
         batch = self.find(attempt)
         if batch is None or batch.mixed:
             return
-        named = batch.parents >= 0
-        keys = iter([table.key(row) for row in batch.parents[named].tolist()])
-        batch.parent_keys = [next(keys) if has else b"" for has in named.tolist()]
+        batch.parent_keys = keys_of(table, batch.parents)
         batch.mixed, batch.source = True, None
 
     def is_open(self, attempt: int) -> bool:
