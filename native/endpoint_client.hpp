@@ -3,9 +3,10 @@
 // submitter when the queue is empty, else by the I/O thread.
 //
 //   guarded by       what
-//   receive_mutex_   the incoming frame and ending ops: so no op ends while its memory is written
-//   to send_mutex_      the outgoing queue, writing to the socket, `dead_` pending_mutex_   the ops
-//   without an answer the role's own   who sleeps on the socket
+//   receive_mutex_   the incoming frame, and ending ops: none ends while its memory is written to
+//   send_mutex_      the outgoing queue, writing to the socket, `dead_`
+//   pending_mutex_   the ops without an answer
+//   the role's own   who sleeps on the socket
 //
 // Taken in this order where several are. Deadlines, cancels and ends come from the I/O thread.
 #pragma once
