@@ -17,8 +17,6 @@ from moonpool.pool.master_links import Links, LinkState, NodeLink
 from moonpool.pool.master_presence import Presence
 from moonpool.pool.tombstones import DIGEST_BYTES, Tomb
 
-SLOTS_MAX = 1 << 28
-
 
 class Joins:
     """`term_raised(term, now)` ends what was promised under an older term."""
@@ -84,7 +82,7 @@ class Joins:
 
     def _unfit(self, call: m.JoinSegment, segment: Segment | None) -> str:
         endpoint = call.endpoint
-        if len(endpoint.incarnation) != 16 or not 0 < call.slots <= SLOTS_MAX:
+        if len(endpoint.incarnation) != 16 or not 0 < call.slots <= m.SLOTS_MAX:
             return f"a segment of {call.slots} slots, incarnation {endpoint.incarnation.hex()}"
         if not 0 <= endpoint.capacity_bytes < 2**62 or not 0 <= call.term < 2**62:
             return f"capacity {endpoint.capacity_bytes}, term {call.term}"

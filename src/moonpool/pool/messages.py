@@ -12,6 +12,7 @@ import msgspec
 
 PROTOCOL_VERSION = 1
 REPLICAS_MAX = 8  # copies of one object
+SLOTS_MAX = 1 << 28  # of one segment
 NO_SEGMENT = 0xFFFF  # where a column of segments names none
 
 

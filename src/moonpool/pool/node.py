@@ -41,7 +41,7 @@ log = logging.getLogger("moonpool.node")
 SLOT_DATA_BYTES = 8192  # one slot for so many bytes of data, unless `slots` says otherwise
 SHARED_MEMORY = "/dev/shm"
 SOCKET_SUFFIX, SOCKET_PATH_MAX = ".sock", 107
-SLOTS_MIN, SLOTS_MAX = 1024, 1 << 28  # the last as the master takes them
+SLOTS_MIN = 1024
 HEADROOM_MIN = 16 << 20
 RECONNECT_S = (0.05, 1.0)  # first and longest pause between attempts
 NAMES_MAX = 256
@@ -58,7 +58,7 @@ def headroom_bytes(config: NodeConfig) -> int:
 
 
 def slot_count(config: NodeConfig) -> int:
-    return config.slots or min(SLOTS_MAX, max(SLOTS_MIN, config.memory // SLOT_DATA_BYTES))
+    return config.slots or min(m.SLOTS_MAX, max(SLOTS_MIN, config.memory // SLOT_DATA_BYTES))
 
 
 def open_segment(config: NodeConfig) -> tuple[SegmentAgent, str]:
