@@ -25,6 +25,7 @@ std::string hex(const void* data, std::size_t size) {
 // Collects the payload of frames of `count` equal blocks.
 struct Collector : FrameSink {
   std::vector<std::uint8_t> memory;
+  std::vector<std::uint8_t> trailer;
   int frames = 0;
   bool on_header(const wire::Header&, std::size_t* trailer_bytes) override {
     *trailer_bytes = 4;
@@ -40,7 +41,8 @@ struct Collector : FrameSink {
     *checksum = true;
     return true;
   }
-  bool on_frame(const wire::Header&, std::span<const std::uint8_t>) override {
+  bool on_frame(const wire::Header&, std::span<const std::uint8_t> end) override {
+    trailer.assign(end.begin(), end.end());
     frames++;
     return true;
   }
@@ -144,6 +146,54 @@ TEST(forgotten_memory_becomes_zeros) {
   CHECK_EQ(sink.memory[70'001], 9);
   CHECK_EQ(sink.memory[2 * 70'001], 0);
   CHECK_EQ(sink.memory.back(), 0);
+}
+
+TEST(a_trailer_made_too_early_is_made_anew) {
+  Pair pair;
+  std::vector<std::uint8_t> payload(3 << 20, 9);
+  Collector sink;
+  FrameReader reader(sink, 100, 4096);
+  FrameWriter writer(4 << 20);
+  OutFrame frame = frame_of(payload, 3);
+  frame.finish = [](OutFrame& out) { out.trailer.assign(4, out.pieces[2].memory ? 1 : 0); };
+  std::size_t budget = 8 << 20;
+  CHECK(writer.send(pair.fds[0], frame, &budget) == FrameWriter::Result::kBlocked);
+  CHECK_EQ(int{frame.trailer.at(0)}, 1);
+  frame.forget_memory([](const Piece& piece) { return piece.block == 2; });
+  bool sent = false;
+  while (sink.frames == 0) {
+    budget = 8 << 20;
+    if (!sent) sent = writer.send(pair.fds[0], frame, &budget) == FrameWriter::Result::kDone;
+    reader.pump(pair.fds[1], 1 << 20);
+  }
+  CHECK_EQ(sink.memory.back(), 0);
+  CHECK_EQ(int{sink.trailer.at(0)}, 0);
+}
+
+TEST(a_payload_begins_at_a_cache_line) {
+  for (std::size_t meta_bytes : {0, 4, 56, 57, 64}) {
+    std::vector<std::uint8_t> meta(meta_bytes, 3);
+    wire::Header header;
+    OutFrame bare, laden;
+    set_head(bare, header, meta.data(), meta.size());
+    CHECK_EQ(bare.head.size(), sizeof(header) + meta_bytes);
+    header.payload_bytes = 1;
+    set_head(laden, header, meta.data(), meta.size());
+    CHECK_EQ(laden.head.size() % wire::kAlignment, 0U);
+    CHECK(laden.head.size() < bare.head.size() + wire::kAlignment);
+  }
+}
+
+TEST(more_padding_than_a_cache_line_needs_is_refused) {
+  Pair pair;
+  Collector sink;
+  FrameReader reader(sink, 100, 4096);
+  wire::Header header;
+  header.padding = wire::kAlignment;
+  wire::sign(header, "", 0);
+  CHECK_EQ(::send(pair.fds[0], &header, sizeof(header), 0), sizeof(header));
+  CHECK(reader.pump(pair.fds[1], 1 << 20) == FrameReader::Result::kBroken);
+  CHECK(reader.fault() == FrameReader::Fault::kDamaged);
 }
 
 TEST(a_head_larger_than_the_socket_takes_several_sends) {
