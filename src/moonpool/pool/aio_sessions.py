@@ -55,10 +55,6 @@ class AsyncWriteSession:
             self._state.end()
             await self._shell.run(self._state.abort, self._timeout_s)
 
-    async def give_up(self) -> None:
-        """The caller is gone: leave nothing behind."""
-        await self.abort()
-
     async def __aenter__(self) -> AsyncWriteSession:
         return self
 
@@ -114,10 +110,6 @@ class AsyncReadSession:
         if self._state.end():
             await self._shell.run(self._state.release, self._timeout_s)
 
-    async def give_up(self) -> None:
-        """The caller is gone: hold no lease."""
-        await self.close()
-
     async def __aenter__(self) -> AsyncReadSession:
         return self
 
@@ -148,7 +140,7 @@ class SessionOpening(Generic[S]):
             await asyncio.shield(beginning)
         except asyncio.CancelledError:
             # What is granted meanwhile is given back by itself; the caller need not wait for it.
-            self._shell.beside(_give_up(session, beginning))
+            self._shell.beside(_leave(session, beginning))
             raise
         return session
 
@@ -166,10 +158,11 @@ class SessionOpening(Generic[S]):
             await self._session.__aexit__(kind, error, trace)
 
 
-async def _give_up(session: S, beginning: asyncio.Task[None]) -> None:
+async def _leave(session: S, beginning: asyncio.Task[None]) -> None:
+    """As a `with` block that was cancelled does."""
     with suppress(MoonpoolError):
         await beginning
-        await session.give_up()
+        await session.__aexit__(asyncio.CancelledError, None, None)
 
 
 class ViewOpening:
