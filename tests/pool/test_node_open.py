@@ -84,6 +84,14 @@ def test_a_socket_path_that_is_too_long(folder: Path) -> None:
         NodeServer(config(deep, name="n" * 64))
 
 
+def test_a_socket_that_cannot_be_made_leaves_no_new_segment(folder: Path) -> None:
+    in_the_way = folder / "n.sock"
+    in_the_way.mkdir()
+    with pytest.raises(BadConfig, match=r"n\.sock"):
+        NodeServer(config(folder))
+    assert list(folder.iterdir()) == [in_the_way]
+
+
 def test_an_error_names_the_segment_once(folder: Path) -> None:
     (folder / "n.seg").write_bytes(b"x" * 100_000)
     with pytest.raises(MoonpoolError) as damaged:

@@ -145,8 +145,6 @@ class NodeServer:
         self.agent, self.name = open_segment(config)
         self.endpoint = Endpoint(secrets.randbits(63), config.token.encode())
         self._socket = config.directory / f"{self.name}{SOCKET_SUFFIX}"
-        with contextlib.suppress(FileNotFoundError):
-            self._socket.unlink()  # ours: we hold the segment's lock
         try:
             self.tcp = self._listen()
         except BaseException:
@@ -162,13 +160,17 @@ class NodeServer:
         self._stop = asyncio.Event()
 
     def _listen(self) -> str:
-        """The address for other hosts. Raises TransferError when the port is taken."""
+        """The address for other hosts. Raises TransferError when the port is taken, BadConfig when
+        there is no place for the socket."""
         host, port = self.config.host, self.config.port
         try:
             port = self.endpoint.listen_tcp(host, port)
         except OSError as error:
             raise cannot_listen(host, port, error) from None
-        self.endpoint.listen_unix(str(self._socket))
+        with segment_errors(self._socket):
+            with contextlib.suppress(FileNotFoundError):
+                self._socket.unlink()  # ours: we hold the segment's lock
+            self.endpoint.listen_unix(str(self._socket))
         return f"{host}:{port}"
 
     def _describe(self) -> m.SegmentEndpoint:
