@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "mix.hpp"
+
 namespace moonpool {
 
 namespace {

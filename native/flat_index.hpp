@@ -9,14 +9,6 @@
 
 namespace moonpool {
 
-inline std::uint64_t mix64(std::uint64_t x) {
-  x ^= x >> 32;
-  x *= 0xd6e8feb86659fd93ull;
-  x ^= x >> 32;
-  x *= 0xd6e8feb86659fd93ull;
-  return x ^ (x >> 32);
-}
-
 class FlatIndex {
  public:
   FlatIndex() : places_(kPlacesMin) {}

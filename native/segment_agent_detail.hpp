@@ -2,6 +2,7 @@
 #pragma once
 #include <time.h>
 
+#include "mix.hpp"
 #include "segment_agent.hpp"
 
 namespace moonpool {

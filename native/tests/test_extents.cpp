@@ -6,6 +6,7 @@
 
 #include "check.hpp"
 #include "extents.hpp"
+#include "mix.hpp"
 
 using namespace moonpool;
 
