@@ -1,7 +1,4 @@
 // The prefix tree: what its followers are told, and the check of every invariant.
-#include <algorithm>
-#include <map>
-
 #include "block_hash.hpp"
 #include "radix.hpp"
 

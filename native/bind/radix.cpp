@@ -49,11 +49,10 @@ std::string_view view(const nb::bytes& text) { return {text.c_str(), text.size()
 // What a match or an insert found, held until release() or its own end.
 class Lease {
  public:
-  Lease(std::shared_ptr<RadixTree> tree, std::uint32_t node)
-      : tree_(std::move(tree)),
-        node_(node),
-        pages_(tree_->path_pages(node)),
-        hashes_(pages_.size()) {
+  // Takes over the hold on `node` before anything that can fail: an error below releases it.
+  Lease(std::shared_ptr<RadixTree> tree, std::uint32_t node) : Lease(node, std::move(tree)) {
+    pages_.resize(tree_->path_pages(node));
+    hashes_.resize(pages_.size());
     tree_->path(node_, pages_, hashes_);
   }
   Lease(Lease&& other) noexcept = default;
@@ -75,6 +74,9 @@ class Lease {
   const std::vector<std::uint64_t>& hashes() const { return hashes_; }
 
  private:
+  Lease(std::uint32_t node, std::shared_ptr<RadixTree>&& tree) noexcept
+      : tree_(std::move(tree)), node_(node) {}
+
   std::shared_ptr<RadixTree> tree_;
   std::uint32_t node_;
   std::vector<std::int32_t> pages_;
@@ -146,7 +148,6 @@ struct Tree {
 void bind_radix(nb::module_& m) {
   nb::class_<Lease>(m, "RadixLease")
       .def_prop_ro("held", &Lease::held)
-      .def_prop_ro("node", &Lease::node)
       .def("release", &Lease::release)
       .def("touch", &Lease::touch)
       .def("__len__", [](const Lease& lease) { return lease.pages().size(); })

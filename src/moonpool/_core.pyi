@@ -755,8 +755,6 @@ class RadixLease:
 
     @property
     def held(self) -> bool: ...
-    @property
-    def node(self) -> int: ...
     def __len__(self) -> int:
         """Pages."""
     def release(self) -> bool:
