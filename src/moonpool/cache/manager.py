@@ -92,16 +92,21 @@ class CacheManager:
             )
         return made
 
+    def match(self, sequence: Sequence) -> Lease:
+        """The cached prefix that an admission would give it, held: the longest. For engines to
+        override that may reuse less of it; never the last token, and without counting as a use."""
+        return self.tree.match(sequence.tokens, sequence.namespace, touch=False)
+
     def can_admit(self, sequence: Sequence) -> bool:
         """Whether `admit` would let it in now; changes nothing that anybody could see."""
-        with self._match(sequence) as lease:
+        with self.match(sequence) as lease:
             return self._fits(sequence, lease)
 
     def admit(self, sequence: Sequence) -> bool:
         """Lets a waiting sequence run, its longest cached prefix in its table and held; False, and
         nothing done, when it does not fit now. All but its last token may be cached."""
         self._expect(sequence, SequenceState.WAITING)
-        lease = self._match(sequence)
+        lease = self.match(sequence)
         if not self._fits(sequence, lease):
             lease.release()
             return False
@@ -187,9 +192,6 @@ class CacheManager:
         """Walks tree, free list, leases and tables: every page is in exactly one place, and all
         counts agree. Raises AssertionError."""
         check_manager(self.allocator, self.tree, self.running)
-
-    def _match(self, sequence: Sequence) -> Lease:
-        return self.tree.match(sequence.tokens, sequence.namespace, touch=False)
 
     def _fits(self, sequence: Sequence, lease: Lease) -> bool:
         """With the lease held: what it protects is no longer evictable."""

@@ -38,7 +38,8 @@ class ChunkedCache(CacheManager):
         """The cached part of the first `tokens` tokens, held for somebody who reads its pages."""
         return self.tree.match(sequence.tokens[:tokens], sequence.namespace, keep=0, touch=False)
 
-    def _match(self, sequence: Sequence) -> Lease:
+    def match(self, sequence: Sequence) -> Lease:
+        """The cached part of its reusable tokens, in whole chunks, held."""
         lease = self.hold(sequence, self.reusable_tokens(sequence))
         odd = lease.tokens % self.chunk_tokens
         if odd:
