@@ -13,9 +13,10 @@ worth nothing, so the owner says which keys are ends of chains (`may_go`).
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import chain, islice
 from typing import Final
 
-from moonpool.pool.eviction.base import EvictionPolicy, Key, MayGo
+from moonpool.pool.eviction.base import EvictionPolicy, Key, MayGo, first_that_may
 
 CLASSES: Final = 4
 BINS: Final = 56
@@ -115,16 +116,14 @@ class Horizon(EvictionPolicy[Key]):
         found: Key | None = None
         least = 0.0
         for number, keys in enumerate(self._lists):
-            if not keys:
-                continue
-            key = _oldest_that_may(keys, may_go, PASSED_OVER_MAX)
+            key = first_that_may(islice(keys, PASSED_OVER_MAX), may_go)
             if key is None:
                 continue
             worth = self._worth(number // COST_STEPS, self._known[key])
             if found is None or worth < least:
                 found, least = key, worth
         if found is None:
-            found = self._any(may_go)
+            found = first_that_may(chain.from_iterable(self._lists), may_go)
         if found is not None:
             self._ghosts[found] = self._leave(found)
             if len(self._ghosts) > GHOSTS_PER_KEY * self.capacity:
@@ -163,22 +162,6 @@ class Horizon(EvictionPolicy[Key]):
         known = self._known.pop(key)
         del self._lists[_list_of(known)][key]
         return known
-
-    def _any(self, may_go: MayGo[Key] | None) -> Key | None:
-        for keys in self._lists:
-            key = _oldest_that_may(keys, may_go, len(keys))
-            if key is not None:
-                return key
-        return None
-
-
-def _oldest_that_may(
-    keys: OrderedDict[Key, None], may_go: MayGo[Key] | None, limit: int
-) -> Key | None:
-    for key, _ in zip(keys, range(limit), strict=False):
-        if may_go is None or may_go(key):
-            return key
-    return None
 
 
 def _cost(depth: int) -> float:
