@@ -77,16 +77,14 @@ class PagePool:
         """The latents of a layer (MLA), a view."""
         return self.part(layer, "latent")
 
-    def write(
-        self, layer: int, slots: torch.Tensor, *parts: torch.Tensor, first_part: int = 0
-    ) -> None:
+    def write(self, layer: int, slots: torch.Tensor, *parts: torch.Tensor) -> None:
         """Scatters tokens: part i is [tokens, heads, dim], token j goes to slot `slots[j]`.
 
         `slots` int64[tokens], slot = page * page_size + place in the page (see `slots_of`).
         """
         size = self.layout.page_size
         pages, places = slots // size, slots % size
-        names = self.layout.parts[first_part : first_part + len(parts)]
+        names = self.layout.parts[: len(parts)]
         if len(names) != len(parts):
             raise BadInput(f"{len(parts)} tensors for the parts {', '.join(self.layout.parts)}")
         for name, tokens in zip(names, parts, strict=True):
