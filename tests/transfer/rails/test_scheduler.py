@@ -131,6 +131,17 @@ def test_cancel_twice_and_after_the_end() -> None:
     assert not one.step(0.2).ended
 
 
+def test_what_ended_ops_leave_behind_is_bounded() -> None:
+    """They wait behind one that is under way, and it does not let them through."""
+    one = scheduler(rail_slices_max=1, ops_max=2, slices_max=20)
+    one.submit("p", [(1, 1)] * 2, 50.0, 1)
+    assert len(one.step(0.0).posts) == 1
+    for at in range(100):
+        one.cancel(one.submit("p", [(1, 1)] * 10, 99.0 + at))
+        assert len(one.step(0.0).ended) == 1 and one.wake_s() == 50.0
+    assert len(one._deadlines) <= 3 * 2 and len(one._queues["p"]) <= 3 * 20
+
+
 def test_probing_sends_some_slices_elsewhere() -> None:
     one = RailScheduler(5, RailLimits(probe_share=0.1, rail_slices_max=9))
     one.add_rail("p", "good", RailCost(1e-6, 0.0, 0.0))

@@ -93,6 +93,7 @@ class RailScheduler:
                 f"{len(slices)} more slices beside {self._slices}: slices_max is "
                 f"{limits.slices_max}; wait for some ops, or take larger slices"
             )
+        self._trim(peer)
         number = self._next_op
         self._next_op += 1
         self._ops[number] = _Open(peer, len(slices), priority, deadline_s)
@@ -220,6 +221,16 @@ class RailScheduler:
             del self._ops[number]
             self._sweep(op.peer)
         return ended
+
+    def _trim(self, peer: str) -> None:
+        """What ended ops left behind in the heaps goes once it is as much as may be open."""
+        if len(self._deadlines) > 2 * self.limits.ops_max:
+            self._deadlines = [one for one in self._deadlines if one[1] in self._ops]
+            heapq.heapify(self._deadlines)
+        queue = self._queues[peer]
+        if len(queue) > 2 * self.limits.slices_max:
+            queue[:] = [one for one in queue if one[2] in self._ops]
+            heapq.heapify(queue)
 
     def _sweep(self, peer: str) -> None:
         queue = self._queues[peer]
