@@ -7,7 +7,6 @@ It never sleeps and has no thread: whoever runs it, on real or simulated time, c
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -174,18 +173,14 @@ class Striper:
 
     def _end(self, ended: Ended) -> None:
         op = self._ops.pop(ended.op)
+        column = op.column()
+        crc = None if column is None else known(column)
         if ended.ending is Ending.DONE:
-            crc = op.column()
-            op.settle(OpState.DONE, crc=None if crc is None else known(crc))
+            op.settle(OpState.DONE, crc=crc)
             return
         state, otherwise, error = _VERDICTS[ended.ending]
-        crc = op.column()
-        op.settle(
-            state,
-            status=op.block_status(otherwise),
-            crc=None if crc is None else known(crc),
-            error=error(op, ended.why),
-        )
+        status = op.block_status(otherwise)
+        op.settle(state, status=status, crc=crc, error=error(op, ended.why))
 
     def _tell(self, fact: Callable[[], None]) -> None:
         self._facts.append(fact)
@@ -196,7 +191,7 @@ def _failed(op: StripedOp, why: str) -> MoonpoolError:
     return op.last_error or TransferError(why)
 
 
-_VERDICTS: dict[Ending, tuple[OpState, BlockStatus, Any]] = {
+_VERDICTS: dict[Ending, tuple[OpState, BlockStatus, Callable[[StripedOp, str], MoonpoolError]]] = {
     Ending.FAILED: (OpState.FAILED, BlockStatus.UNREACHABLE, _failed),
     Ending.EXPIRED: (OpState.EXPIRED, BlockStatus.EXPIRED, lambda op, _: expired(op)),
     Ending.CANCELLED: (OpState.CANCELLED, BlockStatus.CANCELLED, lambda op, _: cancelled(op)),
