@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moonpool.core.errors import BadInput
+from moonpool.core.keys import as_token_ids
 
 I32 = npt.NDArray[np.int32]
 U64 = npt.NDArray[np.uint64]
@@ -24,26 +25,13 @@ PAGE_SIZE_MAX: Final = 1 << 20
 
 
 def as_tokens(tokens: object) -> Tokens:
-    """Token ids as a contiguous int32 or uint32 array, without a copy where they are one.
+    """Token ids as the tree takes them: an int32 array as it is, anything else as uint32.
 
-    Takes numpy arrays, CPU tensors and sequences. Raises BadInput for what is no list of u32.
+    Raises BadInput for what is no list of u32.
     """
-    try:
-        array = np.asarray(tokens)
-    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
-        raise BadInput(f"token ids are u32[n]: {error}") from error
-    if array.ndim != 1:
-        raise BadInput(f"token ids are u32[n], not of shape {list(array.shape)}")
-    if array.dtype in (np.int32, np.uint32):
-        return np.ascontiguousarray(array)
-    if array.size == 0:
-        return np.zeros(0, np.int32)
-    if array.dtype.kind not in "iu":
-        raise BadInput(f"token ids are u32[n], not {array.dtype}")
-    low, high = int(array.min()), int(array.max())
-    if low < 0 or high >= 2**32:
-        raise BadInput(f"token ids are u32[n]; found {low if low < 0 else high}")
-    return array.astype(np.uint32)
+    if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 and tokens.ndim == 1:
+        return np.ascontiguousarray(tokens)
+    return as_token_ids(tokens)
 
 
 def pages_for(tokens: int, page_size: int) -> int:

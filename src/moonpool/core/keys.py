@@ -94,7 +94,7 @@ class KeySpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         when it is not one of this specification, BadInput for tokens that are not u32.
         """
         before = b"" if parent is None else self.digest(parent)
-        return self._name(_core.block_hashes_sha256(_as_tokens(tokens), self.block_size, before))
+        return self._name(_core.block_hashes_sha256(as_token_ids(tokens), self.block_size, before))
 
     def keys_of(self, digests: Sequence[bytes]) -> KeyBatch:
         """Keys of blocks that another chain of hashes names, an engine's own: 32 bytes each.
@@ -164,20 +164,24 @@ def _check_range(name: str, value: object, low: int, high: int) -> None:
         raise BadInput(f"KeySpec.{name} is a number from {low} to {high}, not {value!r}")
 
 
-def _as_tokens(tokens: Tokens) -> npt.NDArray[np.uint32]:
+def as_token_ids(tokens: object) -> npt.NDArray[np.uint32]:
+    """Token ids as a contiguous uint32 array, without a copy where they are one.
+
+    Takes numpy arrays, CPU tensors and sequences. Raises BadInput for what is no list of u32.
+    """
     try:
         array = np.asarray(tokens)
-    except (ValueError, OverflowError) as error:
-        raise BadInput(f"tokens are u32[n]: {error}") from error
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+        raise BadInput(f"token ids are u32[n]: {error}") from error
     if array.ndim != 1:
-        raise BadInput(f"tokens are u32[n], not of shape {list(array.shape)}")
+        raise BadInput(f"token ids are u32[n], not of shape {list(array.shape)}")
     if array.dtype == np.uint32 or array.size == 0:
         return np.ascontiguousarray(array, np.uint32)
     if array.dtype.kind not in "iu":
-        raise BadInput(f"tokens are u32[n], not {array.dtype}")
+        raise BadInput(f"token ids are u32[n], not {array.dtype}")
     low, high = int(array.min()), int(array.max())
     if low < 0 or high >= 2**32:
-        raise BadInput(f"tokens are u32[n]; found {low if low < 0 else high}")
+        raise BadInput(f"token ids are u32[n]; found {low if low < 0 else high}")
     return array.astype(np.uint32)
 
 
