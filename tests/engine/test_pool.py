@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from moonpool.engine import Engine
 from moonpool.engine.core import EngineCore
 from moonpool.engine.model.attention.base import Span
 from moonpool.engine.model.runner import Runner, Watch
+from moonpool.engine.pooling.loading import Load
 from moonpool.engine.request import Reuse
 from moonpool.pool.cluster import Cluster
 from tests.engine.steps import BLOCK, CHUNK, Answers, config_of, core_of, greedy, prompt_of
@@ -259,6 +261,14 @@ def test_blocks_that_went_away_are_computed(
     assert reader.figure("pool_loads_failed") == 1
 
 
+def scribble(pool: moonpool.Pool) -> None:
+    """Turns a bit of some block where it lies."""
+    content = pool.get(sorted(found.key for found in pool.list())[3])
+    assert content is not None
+    with mmap.mmap(pool._shell._agent.fd(), 0) as memory:  # type: ignore[attr-defined]
+        memory[memory.find(content) + 41] ^= 0x40
+
+
 def test_bytes_that_were_changed_are_computed(
     sides: Callable[..., Side], pool: moonpool.Pool
 ) -> None:
@@ -267,16 +277,35 @@ def test_bytes_that_were_changed_are_computed(
     writer, reader = sides(pool), sides(pool)
     writer.ask(prompt_of(100))
     writer.settle()
-    key = sorted(found.key for found in pool.list())[3]
-    content = pool.get(key)
-    assert content is not None
-    with mmap.mmap(pool._shell._agent.fd(), 0) as memory:  # type: ignore[attr-defined]
-        at = memory.find(content)
-        memory[at + 40] ^= 1
+    scribble(pool)
     tokens, logits, reuse = reader.ask(prompt_of(100))
     counted = logits[-len(want[1]) :]  # a pass that began before the sum was known is thrown away
     assert tokens == want[0] and same(counted, want[1]) and reuse == Reuse()
     assert reader.figure("pool_loads_failed") == 1
+
+
+def test_what_rests_on_changed_bytes_is_not_stored(
+    sides: Callable[..., Side], pool: moonpool.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk is computed behind a load whose proof takes long, and fails."""
+    prove = Load._prove
+
+    def late(load: Load, pool: moonpool.Pool) -> None:
+        time.sleep(0.2)
+        prove(load, pool)
+
+    want = sides().ask(prompt_of(200))
+    writer, reader, last = sides(pool), sides(pool), sides(pool)
+    writer.ask(prompt_of(100))
+    writer.settle()
+    scribble(pool)
+    with monkeypatch.context() as patched:
+        patched.setattr(Load, "_prove", late)
+        assert reader.ask(prompt_of(200))[2] == Reuse()
+    reader.settle()
+    assert reader.figure("pool_loads_failed") == 1
+    got = last.ask(prompt_of(200))
+    assert got[2] == Reuse(pool_tokens=192) and got[0] == want[0] and same(got[1], want[1])
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])

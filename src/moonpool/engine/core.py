@@ -254,6 +254,8 @@ class EngineCore:
                 )
                 if loading:
                     loading.wait_end()
+                    if store is not None:
+                        store.all_done()
             except LoadFailed:
                 self._traffic.give_up(job, store)
                 return False
@@ -271,9 +273,9 @@ class EngineCore:
         return True
 
     def _watch(self, job: Job, store: Store | None, end: int) -> Watch | None:
-        """Who is told of the layers of a pass. What rests on a load is handed over when that is
-        proved, not before."""
-        pool = PassWatch(job.load, store) if job.load or store else None
+        """Who is told of the layers of a pass. What rests on a load is stored and handed over when
+        that is proved, not before."""
+        pool = PassWatch(job.load, None if job.load else store) if job.load or store else None
         layers = self.disagg.watch(job, end) if self.disagg is not None and not job.load else None
         if pool is None or layers is None:
             return pool or layers
