@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from moonpool.core.errors import BadInput, EngineBusy
+from moonpool.engine.disagg import Handing, Wish
 from moonpool.engine.request import Request
 from tests.engine.steps import BLOCK, CHUNK, Answers, core_of, greedy, prompt_of
 
@@ -112,6 +113,25 @@ def test_preemption_changes_no_token(tiny: Path) -> None:
     assert core.cache.counts.preempted > 0
     assert [answers.tokens[number] for number in numbers] == alone(tiny, requests)
     assert core.cache.allocator.free_pages + core.cache.tree.cached_pages == 20
+
+
+def test_who_has_no_page_waits_when_nobody_can_give_one(tiny: Path) -> None:
+    """Both answers' pages are being sent: they are taken from neither."""
+    core = core_of(tiny, pages=4, reserve_percent=0)
+    answers = Answers(core)
+    requests = [greedy(prompt_of(20, seed=i), 40) for i in range(2)]
+    numbers = [answers.add(request) for request in requests]
+    answers.step()
+    first, second = jobs = list(core.scheduler.running)
+    for job in jobs:
+        job.handing = Handing(job, Wish(f"t{job.number}"), 0)
+        job.handing.begun = True
+    for _ in range(40):
+        answers.step()
+    assert [len(job.sequence) for job in jobs] == [33, 33] and core.step(0.0)
+    first.handing = second.handing = None
+    answers.run()
+    assert [answers.tokens[number] for number in numbers] == alone(tiny, requests)
 
 
 def test_out_of_pages_waits_and_then_is_served(tiny: Path) -> None:

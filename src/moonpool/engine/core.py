@@ -308,12 +308,14 @@ class EngineCore:
             raise BadInput("kv_transfer_params: this engine hands nothing over (engine.role)")
 
     def _decode(self) -> bool:
-        """One more token for everybody past the prompt; whether there was any."""
+        """One more token for everybody past the prompt who has a page for it; whether there was
+        any."""
+        roomless: set[Job] = set()
         waiting = self.scheduler.decoding()
         for job in waiting:
             if job in self.scheduler.running:
-                self.scheduler.make_room(job, job.computed + 1)
-        ready = [job for job in waiting if job in self.scheduler.running]
+                roomless.update(self.scheduler.make_room(job, job.computed + 1))
+        ready = [job for job in waiting if job not in roomless]
         rows = self.runner.decode_rows
         for first in range(0, len(ready), rows):
             batch = ready[first : first + rows]
@@ -326,7 +328,7 @@ class EngineCore:
                 job.computed += 1
                 if not known:
                     self._answer(job, row)
-        return bool(waiting)
+        return bool(ready)
 
     def _answer(self, job: Job, logits: Tensor) -> None:
         """The next token of the answer."""
