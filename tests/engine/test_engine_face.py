@@ -1,13 +1,22 @@
 """The engine's face: streaming to event loops, aborts, refusals, the end."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from moonpool.core.errors import BadConfig, BadInput, BadModel, EngineBusy, EngineStopped
+import moonpool
+from moonpool.core.errors import (
+    BadConfig,
+    BadInput,
+    BadModel,
+    EngineBusy,
+    EngineStopped,
+    TransferError,
+)
 from moonpool.engine import Engine, Step
 from tests.engine.steps import Answers, config_of, core_of, greedy, prompt_of
 
@@ -92,6 +101,17 @@ async def test_closing_ends_what_runs(tiny: Path) -> None:
         engine.submit(greedy([5]), lambda step: None)
     engine.abort(1)
     engine.close()
+
+
+def test_what_was_started_ends_when_the_rest_cannot(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(threading.enumerate())
+    with moonpool.Pool.local("1MiB") as pool, socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("MOONPOOL_HANDOFF_PORT", str(taken.getsockname()[1]))
+        with pytest.raises(TransferError, match="cannot listen"):
+            Engine.load(tiny, config_of(role="prefill"), pool)
+    assert not [one for one in set(threading.enumerate()) - before if "store" in one.name]
 
 
 def test_what_cannot_be_loaded(tiny: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import torch
@@ -54,22 +55,19 @@ def assemble(checkpoint: Checkpoint, config: EngineConfig, pool: Pool | None = N
         model, SdpaAttention(pages.storage, checkpoint.config.heads, compute), config.decode_rows
     )
     mark = fingerprint(checkpoint.config, checkpoint.weights)
-    link = None
-    if pool is not None:
-        spec = key_spec(checkpoint.config, mark, layout, config.chunk_tokens, compute)
-        link = PoolLink(pool, spec, PageBytes(pages), config, SystemClock())
-    disagg = None
-    if config.role != "none":
-        spec = key_spec(checkpoint.config, mark, layout, config.chunk_tokens, compute)
-        disagg = hand_over(spec, pages, config.role)
-    core = EngineCore(runner, pages, config, checkpoint.config.context_tokens, link, disagg)
-    try:
-        events = EventPublisher(core.cache, config, SystemClock()) if config.events else None
-    except BaseException:
-        for part in (link, disagg):
-            if part is not None:
-                part.close()
-        raise
+    spec = key_spec(checkpoint.config, mark, layout, config.chunk_tokens, compute)
+    link, disagg, events = None, None, None
+    with ExitStack() as started:
+        if pool is not None:
+            link = PoolLink(pool, spec, PageBytes(pages), config, SystemClock())
+            started.callback(link.close)
+        if config.role != "none":
+            disagg = hand_over(spec, pages, config.role)
+            started.callback(disagg.close)
+        core = EngineCore(runner, pages, config, checkpoint.config.context_tokens, link, disagg)
+        if config.events:
+            events = EventPublisher(core.cache, config, SystemClock())
+        started.pop_all()
     return Assembled(core, mark, events)
 
 
