@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from moonpool.core.errors import (
     EngineStopped,
     TransferError,
 )
-from moonpool.engine import Engine, Step
+from moonpool.engine import Engine, Request, Step
 from tests.engine.steps import Answers, config_of, core_of, greedy, prompt_of
 
 
@@ -47,13 +47,36 @@ async def test_tokens_come_one_by_one(engine: Engine) -> None:
 
 
 async def test_leaving_the_loop_aborts(engine: Engine) -> None:
+    before = engine.figures()["aborted"]
     stream = engine.generate(greedy(prompt_of(30), 1000))
     async for _ in stream:
         break
     await stream.aclose()  # type: ignore[attr-defined]
     while engine.figures()["running"]:
         await asyncio.sleep(0.001)
-    assert engine.figures()["aborted"] >= 1
+    assert engine.figures()["aborted"] == before + 1
+
+
+async def test_leaving_before_the_engine_heard_of_it_aborts(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, begun = engine.figures()["aborted"], threading.Event()
+
+    def submit(request: Request, on_step: Callable[[Step], None]) -> int:
+        begun.set()
+        return Engine.submit(engine, request, on_step)
+
+    monkeypatch.setattr(engine, "submit", submit)
+    with engine._changed:  # no order can be given
+        stream = engine.generate(greedy(prompt_of(30), 1000))
+        entering = asyncio.ensure_future(anext(stream))
+        assert await asyncio.to_thread(begun.wait, 30)
+        entering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+    async with asyncio.timeout(30):
+        while engine.figures()["aborted"] == before:
+            await asyncio.sleep(0.001)
 
 
 def test_callbacks_from_a_thread(engine: Engine) -> None:

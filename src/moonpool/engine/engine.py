@@ -158,7 +158,7 @@ class Engine:
             while not answer and self._error is None and not self._closed:
                 self._changed.wait(1.0)
         if not answer:
-            raise EngineStopped(f"the engine stopped: {self._error or 'it was closed'}")
+            raise self._no_more()
         if isinstance(answer[0], Exception):
             raise answer[0]
         return answer[0]
@@ -168,6 +168,28 @@ class Engine:
         with self._changed:
             if self._error is None and not self._closed:
                 self._give(lambda: self._core.abort(number))
+
+    async def enter(self, request: Request, on_step: OnStep) -> int:
+        """`submit` without holding up an event loop: the engine hears of it between two steps.
+
+        Who is cancelled meanwhile leaves no request behind.
+        """
+        numbers: list[int] = []
+        left = threading.Event()
+
+        def enter() -> int:
+            numbers.append(self.submit(request, on_step))
+            if left.is_set():
+                self.abort(numbers[0])
+            return numbers[0]
+
+        try:
+            return await asyncio.to_thread(enter)
+        except asyncio.CancelledError:
+            left.set()
+            for number in numbers:
+                self.abort(number)
+            raise
 
     async def generate(self, request: Request) -> AsyncIterator[Step]:
         """The Steps of an answer as they come. Leaving the loop early aborts the request.
@@ -183,7 +205,7 @@ class Engine:
             except RuntimeError:  # the loop was closed: nobody listens any more
                 pass
 
-        number = await asyncio.to_thread(self.submit, request, hand_over)
+        number = await self.enter(request, hand_over)
         over = False
         try:
             while not over:
@@ -230,9 +252,12 @@ class Engine:
     def _give(self, order: Callable[[], None]) -> None:
         """Under the lock."""
         if self._closed or self._error is not None:
-            raise EngineStopped(f"the engine stopped: {self._error or 'it was closed'}")
+            raise self._no_more()
         self._orders.append(order)
         self._changed.notify_all()
+
+    def _no_more(self) -> EngineStopped:
+        return EngineStopped(f"the engine stopped: {self.stopped or 'it was closed'}")
 
     def _wake(self) -> None:
         """The pool has news; from its threads."""
@@ -277,7 +302,7 @@ class Engine:
             listener(step)
 
     def _stop(self) -> None:
-        error = EngineStopped(f"the engine stopped: {self._error or 'it was closed'}")
+        error = self._no_more()
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -73,8 +73,7 @@ class Generation:
             with suppress(RuntimeError):  # the server is down: nobody listens any more
                 loop.call_soon_threadsafe(queue.put_nowait, step)
 
-        # The engine takes it between two steps; so long nobody else's answer may stand still.
-        number = await asyncio.to_thread(self._engine.submit, self._request, on_step)
+        number = await self._engine.enter(self._request, on_step)
         watch = asyncio.create_task(exchange.until_gone())
         watch.add_done_callback(lambda _: queue.put_nowait(None))
         over = False
