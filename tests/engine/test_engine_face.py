@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import moonpool
+from moonpool.core.clock import ManualClock
 from moonpool.core.errors import (
     BadConfig,
     BadInput,
@@ -102,14 +103,19 @@ async def test_bad_input_is_raised_at_once(engine: Engine) -> None:
 
 
 async def test_a_late_refusal_is_raised_in_the_stream(tiny: Path) -> None:
-    with Engine.load(tiny, config_of(6, reserve_percent=100, queue_ms=1)) as engine:
-        first = engine.generate(greedy(prompt_of(60), 20))
+    clock = ManualClock()
+    core = core_of(tiny, 60, reserve_percent=100, queue_ms=2000)
+    with Engine(core, "tiny", clock=clock) as engine:
+        first = engine.generate(greedy(prompt_of(60), 900))
         await anext(first)
+        late = asyncio.create_task(collected(engine, 60, seed=1))
+        while not engine.figures()["waiting"]:
+            await asyncio.sleep(0.001)
+        clock.advance(2.5)
         with pytest.raises(EngineBusy) as caught:
-            async for _ in engine.generate(greedy(prompt_of(60, seed=1), 20)):
-                pass
+            await late
         assert caught.value.retry_after_s >= 1.0
-        assert len([step async for step in first]) == 19
+        assert len([step async for step in first]) == 899
 
 
 async def test_closing_ends_what_runs(tiny: Path) -> None:
