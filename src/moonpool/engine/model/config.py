@@ -43,8 +43,6 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The output projection is the embedding table."""
     dtype: str = "bfloat16"
     """Element type the weights were saved in."""
-    end_ids: tuple[int, ...] = ()
-    """Tokens that end an answer."""
 
     def __post_init__(self) -> None:
         for name in ("vocabulary_size", "hidden_size", "inner_size", "layers", "heads"):
@@ -96,7 +94,6 @@ def from_hugging_face(record: Mapping[str, Any], where: str) -> ModelConfig:
     rope = record.get("rope_parameters") or record.get("rope_scaling") or {}
     heads = _integer(record, "num_attention_heads", where)
     hidden = _integer(record, "hidden_size", where)
-    end = record.get("eos_token_id")
     return ModelConfig(
         vocabulary_size=_integer(record, "vocab_size", where),
         hidden_size=hidden,
@@ -111,7 +108,6 @@ def from_hugging_face(record: Mapping[str, Any], where: str) -> ModelConfig:
         norm_eps=float(record.get("rms_norm_eps", 1e-6)),
         tied=bool(record.get("tie_word_embeddings", False)),
         dtype=_dtype(record.get("dtype") or record.get("torch_dtype") or "float32", where),
-        end_ids=tuple([end] if isinstance(end, int) else end or ()),
     )
 
 
@@ -127,7 +123,6 @@ def from_gguf(metadata: Mapping[str, Any], tensors: frozenset[str], where: str) 
         return _integer(metadata, f"llama.{name}", where)
 
     heads, hidden = size("attention.head_count"), size("embedding_length")
-    end = metadata.get("tokenizer.ggml.eos_token_id")
     return ModelConfig(
         vocabulary_size=len(metadata.get("tokenizer.ggml.tokens") or ()) or size("vocab_size"),
         hidden_size=hidden,
@@ -141,7 +136,6 @@ def from_gguf(metadata: Mapping[str, Any], tensors: frozenset[str], where: str) 
         norm_eps=_float32(metadata.get("llama.attention.layer_norm_rms_epsilon", 1e-5)),
         tied="output.weight" not in tensors,
         dtype="bfloat16",
-        end_ids=() if end is None else (int(end),),
     )
 
 

@@ -56,7 +56,6 @@ class Llama:
             return whole.to(device=device, dtype=compute, copy=True)
 
         self.config = config
-        self.compute = compute
         self.device = device
         self._embeddings = take("model.embed_tokens")
         self._head = self._embeddings if config.tied else take("lm_head")
@@ -136,7 +135,7 @@ def fingerprint(config: ModelConfig, weights: Mapping[str, Tensor]) -> str:
     Over shape, names and values, in an order of its own: a GGUF file and a directory converted
     from it have one fingerprint when their values are the same.
     """
-    arithmetic = msgspec.structs.replace(config, end_ids=(), context_tokens=1, dtype="")
+    arithmetic = msgspec.structs.replace(config, context_tokens=1, dtype="")
     digest = hashlib.sha256(repr(arithmetic).encode())
     for name in sorted(config.shapes()):
         tensor = weights[name].contiguous().cpu()

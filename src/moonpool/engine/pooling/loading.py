@@ -7,7 +7,8 @@ far counts before that. From other hosts whole objects come, each with its CRC.
     running ── all there, and whole ──> done
        └────── anything else ────────> failed: computed instead
 
-Whoever gave the pages must not use them for anything else before `ended`.
+Whoever gave the pages must not use them for anything else before `run` has
+called `ended`.
 """
 
 from __future__ import annotations
@@ -59,11 +60,6 @@ class Load:
         self._arrived = 0
         self._ended = False
         self._error = ""
-
-    @property
-    def ended(self) -> bool:
-        """The pages are quiet."""
-        return self._ended
 
     @property
     def error(self) -> str:
