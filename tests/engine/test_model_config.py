@@ -70,6 +70,7 @@ def test_gguf_metadata() -> None:
         ({"hidden_act": "gelu"}, "'gelu'"),
         ({"torch_dtype": "float8_e4m3fn"}, "float8_e4m3fn"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "yarn"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "factor is None, a number is needed"),
         ({"hidden_size": None}, "hidden_size is None"),
         ({"num_hidden_layers": 0}, "layers is at least 1"),
         ({"num_key_value_heads": 3}, "do not split"),

@@ -146,10 +146,10 @@ def _rope_scaling(rope: Mapping[str, Any], where: str) -> RopeScaling | None:
     if kind != "llama3":
         raise BadModel(f"{where}: rope_type {kind!r} is not known here, only 'llama3'")
     return RopeScaling(
-        float(rope["factor"]),
-        float(rope["low_freq_factor"]),
-        float(rope["high_freq_factor"]),
-        int(rope["original_max_position_embeddings"]),
+        _number(rope, "factor", where),
+        _number(rope, "low_freq_factor", where),
+        _number(rope, "high_freq_factor", where),
+        _integer(rope, "original_max_position_embeddings", where),
     )
 
 
@@ -170,6 +170,13 @@ def _integer(record: Mapping[str, Any], name: str, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise BadModel(f"{where}: {name} is {value!r}, a whole number is needed")
     return value
+
+
+def _number(record: Mapping[str, Any], name: str, where: str) -> float:
+    value = record.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise BadModel(f"{where}: {name} is {value!r}, a number is needed")
+    return float(value)
 
 
 def _positive(name: str, value: int) -> None:
