@@ -38,6 +38,7 @@ def server_of(application: Application) -> uvicorn.Server:
         uvicorn.Config(
             application,
             lifespan="off",
+            ws="none",  # by default it depends on what else is installed
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=FAREWELL_S,
