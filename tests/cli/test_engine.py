@@ -25,10 +25,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
-def test_it_serves_until_sigterm(model: Path) -> None:
+def can_listen(host: str) -> bool:
+    try:
+        with socket.create_server((host, 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_it_serves_until_sigterm(model: Path, host: str) -> None:
+    if ":" in host and not can_listen(host):
+        pytest.skip("this machine has no IPv6")
     command = [sys.executable, "-m", "moonpool", "engine", "--model", str(model), "--port", "0"]
     process = subprocess.Popen(
-        [*command, "--kv-memory", "4MiB", "--served-name", "mine", "--json"],
+        [*command, "--kv-memory", "4MiB", "--served-name", "mine", "--json", "--host", host],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -8,6 +8,7 @@ from moonpool.cli.options import add_settings, load_settings
 from moonpool.cli.output import Output
 from moonpool.cli.parser import EXIT_OK
 from moonpool.cli.signals import sigterm_interrupts
+from moonpool.core.address import Address
 from moonpool.core.engine_section import EngineConfig
 from moonpool.core.errors import BadConfig
 from moonpool.core.serve_section import ServeConfig
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace, output: Output) -> int:
             if events and config.events_open:
                 output.note(f"whoever reaches {events} reads the tokens of prompts")
             application = Application(engine, tokenizer, Served(name, served.api_key))
-            url = f"http://{served.host}:{port}/v1"
+            url = f"http://{Address(served.host, port)}/v1"
             output.result(
                 {
                     "ready": "engine",

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from moonpool.cache.events import AllBlocksCleared, encode_batch
 from moonpool.cache.manager import CacheManager
+from moonpool.core.address import Address
 from moonpool.core.clock import Clock
 from moonpool.core.engine_section import EngineConfig
 from moonpool.core.errors import BadConfig, missing_extra
@@ -113,17 +114,18 @@ class EventPublisher:
         return socket
 
     def _bind(self, socket: Any, host: str, port: int) -> str:
-        name = f"[{host}]" if ":" in host else host
+        address = Address(host, port)
         socket.setsockopt(self._zmq.IPV6, ":" in host)
         try:
-            socket.bind(f"tcp://{name}:{port}")
+            socket.bind(f"tcp://{address}")
         except self._zmq.ZMQError as error:
             raise BadConfig(
-                f"engine.events: cannot listen on {name}:{port}: {os.strerror(error.errno)}; "
+                f"engine.events: cannot listen on {address}: {os.strerror(error.errno)}; "
                 "port 0 takes any free one"
             ) from None
         bound: bytes = socket.getsockopt(self._zmq.LAST_ENDPOINT)
-        return f"tcp://{name}:{bound.rstrip(bytes(1)).decode().rpartition(':')[2]}"
+        number = int(bound.rstrip(bytes(1)).rpartition(b":")[2])
+        return f"tcp://{address._replace(port=number)}"
 
 
 def _zmq() -> Any:
