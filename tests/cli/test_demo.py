@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,10 @@ import pytest
 
 from moonpool.cli import main
 from moonpool.cli.demo import story
-from moonpool.cli.demo.asking import Answer
+from moonpool.cli.demo.asking import Answer, ask
 from moonpool.cli.demo.engines import EngineProcess
 from moonpool.cli.replay import plot
-from moonpool.core.errors import NotReady, missing_extra
+from moonpool.core.errors import NotReady, Unreachable, missing_extra
 from moonpool.planner import traces
 from tests.engine.tiny import write_model
 
@@ -127,6 +129,24 @@ def test_without_matplotlib_it_names_the_extra_and_goes_on(
     assert json.loads(out.splitlines()[-1])["requests"] == 100
     assert "moonpool[plot]" in err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("said", [b"", b"7\r\ndata: {", b"nothing of HTTP\r\n"])
+def test_an_answer_that_breaks_off_is_said(said: bytes) -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(said if b"HTTP" in said else head + said)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(Unreachable):
+            ask(listening.getsockname()[1], [], salt="", max_tokens=1)
+        thread.join()
 
 
 def test_an_engine_that_does_not_come_up_says_why(tmp_path: Path) -> None:

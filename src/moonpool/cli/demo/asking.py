@@ -12,6 +12,8 @@ from typing import Any, Final
 from moonpool.core.errors import Unreachable
 
 TIMEOUT_S: Final = 120.0
+_BROKEN: Final = (OSError, http.client.HTTPException)
+"""What http.client raises when nobody is there, or no longer."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def figures(port: int) -> dict[str, float]:
     try:
         connection.request("GET", "/metrics")
         page = connection.getresponse().read().decode()
-    except OSError as error:
+    except _BROKEN as error:
         raise Unreachable(f"the engine on port {port} does not answer: {error}") from None
     finally:
         connection.close()
@@ -97,7 +99,7 @@ def _events(port: int, body: str) -> Iterator[dict[str, Any]]:
                 if "error" in event:
                     raise Unreachable(f"the engine gave up: {event['error']['message']}")
                 yield event
-    except OSError as error:
+    except _BROKEN as error:
         raise Unreachable(f"the engine on port {port} does not answer: {error}") from None
     finally:
         connection.close()
