@@ -21,20 +21,18 @@ EXAMPLES = (
     "moonpool router --prefill http://p:8001,transfer=p:7500 --decode http://d:8002",
     "moonpool router --discovery kubernetes:serving/app=vllm   # pods with a label",
 )
-_ROLES = {"workers": "worker", "prefill": "prefill", "decode": "decode"}
+_ROLES = {
+    "workers": ("--worker", "prefills and decodes"),
+    "prefill": ("--prefill", "only prefills; needs transfer=HOST:PORT"),
+    "decode": ("--decode", "decodes, and prefills what is short"),
+}
+"""Settings that are lists: the option that gives one of each, and its help."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("workers, each 'URL,key=value,...'; may be given repeatedly")
-    for name, option in _ROLES.items():
-        help_text = {
-            "workers": "prefills and decodes",
-            "prefill": "only prefills; needs transfer=HOST:PORT",
-            "decode": "decodes, and prefills what is short",
-        }[name]
-        group.add_argument(
-            f"--{option}", action="append", metavar="URL", dest=f"given_{name}", help=help_text
-        )
+    for name, (option, says) in _ROLES.items():
+        group.add_argument(option, action="append", metavar="URL", dest=f"given_{name}", help=says)
     add_settings(parser, RouterConfig, skip=tuple(_ROLES))
 
 
