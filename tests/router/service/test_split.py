@@ -14,12 +14,15 @@ from moonpool.core.errors import BadConfig, BadRequest
 from moonpool.router.service.server import RouterServer
 from moonpool.router.service.split import split_bodies
 from tests.router.rig import (
+    STREAM_HEAD,
     Behaviour,
     Got,
     TinyWorker,
     ask,
+    chunk,
     completion,
     connected,
+    event,
     routed,
     send_json,
     stream_four,
@@ -148,7 +151,7 @@ async def test_two_by_two_spreads() -> None:
     async with split([prefills, prefills], [stream_four, stream_four]) as (router, ps, ds):
         for number in range(12):
             assert (await ask(router, completion([number] * 100))).status == 200
-        assert all(worker.asked for worker in [*ps, *ds])
+        await until(lambda: all(worker.asked for worker in [*ps, *ds]))
         ids = [params(got)["transfer_id"] for d in ds for got in d.asked]
         assert len(set(ids)) == 12
 
@@ -177,6 +180,33 @@ async def test_a_failed_prefill_is_computed_by_the_decode_worker(failing: Behavi
         assert router.desk.counters.prefill_failures == 1
 
 
+async def test_a_prefill_worker_found_down_by_its_failure_costs_one_try() -> None:
+    """The failure that ends its worker is counted once, and the try after it is left alone."""
+    settings = {"retries": 1, "health_failures": 1, "health_ms": 60_000}
+    async with split([hang_up], [waits_for_blocks], **settings) as (router, (p,), (d,)):
+        got = await asyncio.wait_for(ask(router, completion(PROMPT, stream=True)), 10)
+        assert got.whole and got.events[0]["choices"][0]["text"] == "d00"
+        assert len(d.asked) == 2
+        assert router.desk.counters.prefill_failures == 1
+        assert not router.desk.seats[p.id].ready
+
+
+@pytest.mark.parametrize("failing", [hang_up, refuses])
+async def test_without_a_try_left_the_decode_half_goes_on(failing: Behaviour) -> None:
+    """It hears of the failure over the side channel, and computes the prompt itself."""
+
+    async def hears_of_it(worker: TinyWorker, got: Got, writer: asyncio.StreamWriter) -> None:
+        await until(lambda: routers[0].desk.counters.prefill_failures == 1)
+        await stream_four(worker, got, writer)
+
+    routers: list[RouterServer] = []
+    async with split([failing], [hears_of_it], retries=0) as (router, _, (d,)):
+        routers.append(router)
+        got = await ask(router, completion(PROMPT, stream=True))
+        assert got.whole and got.events[0]["choices"][0]["text"] == "d00"
+        assert len(d.asked) == 1
+
+
 async def test_another_prefill_worker_takes_over() -> None:
     """The decode worker answers as soon as a good prefill worker serves its transfer."""
 
@@ -202,9 +232,27 @@ async def test_a_prefill_worker_that_is_gone() -> None:
 
 
 async def test_a_failed_prefill_after_the_first_byte_changes_nothing() -> None:
-    async with split([hang_up], [stream_four]) as (router, _, (d,)):
-        got = await ask(router, completion(PROMPT, stream=True))
-        assert got.whole and len(d.asked) == 1
+    begun = asyncio.Event()
+
+    async def fails_late(worker: TinyWorker, got: Got, writer: asyncio.StreamWriter) -> None:
+        await begun.wait()
+        writer.transport.abort()
+
+    async def goes_on(worker: TinyWorker, got: Got, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD + chunk(event(1)))
+        await until(lambda: routers[0].desk.counters.prefill_failures == 1)
+        writer.write(chunk(event(2)) + b"0\r\n\r\n")
+
+    routers: list[RouterServer] = []
+    async with split([fails_late], [goes_on]) as (router, (p,), (d,)):
+        routers.append(router)
+        async with connected(router) as (reader, writer):
+            writer.write(completion(PROMPT, stream=True))
+            await reader.readuntil(b"data: 1\n\n")
+            begun.set()
+            rest = await asyncio.wait_for(reader.readuntil(b"\r\n0\r\n\r\n"), 10)
+        assert b"data: 2" in rest
+        assert len(p.asked) == len(d.asked) == 1
 
 
 async def test_a_decode_worker_that_fails_ends_its_prefill() -> None:

@@ -70,10 +70,6 @@ class Exchange:
         self._relay.bytes += len(self._request.body)
         self._attempt()
 
-    @property
-    def prefill_seat(self) -> Seat | None:
-        return self._prefill.seat if self._prefill is not None else None
-
     # Choosing and asking
 
     def _attempt(self) -> None:
@@ -184,12 +180,13 @@ class Exchange:
 
     def response_lost(self, why: str, unused: bool) -> None:
         self._connection = None
+        seat = self.seat
         if self.answer.started:
-            self._desk_ill(why)
-            self._cut(why)
-        elif unused and self.seat is not None:
+            self._cut()
+            self._tell_ill(seat, why)
+        elif unused and seat is not None:
             self._desk.counters.retries["stale connection"] += 1
-            self._connect(self._relay.connections(self.seat), fresh=True)
+            self._connect(self._relay.connections(seat), fresh=True)
         else:
             self._worker_failed(why)
 
@@ -230,14 +227,15 @@ class Exchange:
         """End what takes too long; a client that does not read is the client's sweep."""
         if now < self.due or self.answer.full:
             return
+        seat = self.seat
         self._drop_connection()
-        self._desk_ill("it did not answer in time")
         if self.answer.started:
-            self._cut("the worker stopped sending", "timeout")
+            self._cut("timeout")
         else:
             first_byte_s = self._relay.timeouts.first_byte_s
             message = f"the worker sent nothing within {first_byte_s:g} s"
             self._refuse(504, "timeout", message, outcome="timeout")
+        self._tell_ill(seat, "it did not answer in time")
 
     def seat_down(self, seat: Seat) -> None:
         """A worker was found to be down; whatever has not begun to stream goes elsewhere."""
@@ -252,22 +250,28 @@ class Exchange:
     def _worker_failed(self, why: str, *, surely: bool = False) -> None:
         seat = self.seat
         self._another(why, busy_s=1.0)
-        if seat is not None:
-            self._desk.ill(seat, why, surely=surely)
+        self._tell_ill(seat, why, surely=surely)
 
     def _prefill_failed(self, why: str, worker_ill: bool) -> None:
-        """The decode worker would wait for blocks that nobody sends: ask again without that one."""
-        leg = self._prefill
-        if leg is None or self._over:
+        """Ask again without that worker, as long as there is a try left.
+
+        A decode worker learns of most failures over its side channel, within a second, and then
+        computes the prompt itself; of a request that the prefill worker never took it learns only
+        after `handoff.expect_ms`. The router cannot tell one from the other, and another prefill
+        worker may be idle, so it does not wait; without a try left, the decode half goes on.
+        """
+        leg, self._prefill = self._prefill, None
+        if leg is None:
             return
+        leg.end()
         self._desk.counters.prefill_failures += 1
+        # Of an answer that has begun the decode worker has all it needs, or computes it.
+        if not self.answer.started and self._attempts <= self._relay.retries:
+            self._tried |= {leg.seat.id}
+            self._drop_connection()
+            self._again("prefill failed")
         if worker_ill:
-            self._desk.ill(leg.seat, why)
-        if self.answer.started:
-            return  # it has all it needs, or computed it itself
-        self._tried |= {leg.seat.id}
-        self._drop_connection()
-        self._again("prefill failed")
+            self._tell_ill(leg.seat, why)
 
     def _another(self, why: str, busy_s: float = 0.0) -> None:
         """Choose another worker, as often as allowed."""
@@ -309,7 +313,7 @@ class Exchange:
         self.answer.send_error(status, kind, message, headers)
         self._finish(outcome)
 
-    def _cut(self, why: str, outcome: str = "cut") -> None:
+    def _cut(self, outcome: str = "cut") -> None:
         """The answer cannot be whole any more: say so in the stream if it is one, then close."""
         head = self._head
         if head is not None and value_of(head[1], b"content-type").startswith(_EVENT_STREAM):
@@ -322,9 +326,10 @@ class Exchange:
 
     # Ends
 
-    def _desk_ill(self, why: str) -> None:
-        if self.seat is not None:
-            self._desk.ill(self.seat, why)
+    def _tell_ill(self, seat: Seat | None, why: str, *, surely: bool = False) -> None:
+        """Comes last: the desk may find the worker down and call `seat_down` of every exchange."""
+        if seat is not None:
+            self._desk.ill(seat, why, surely=surely)
 
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
