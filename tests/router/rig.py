@@ -126,6 +126,7 @@ class TinyWorker:
     model: str = "tiny"
     cached_tokens: int = 0
     health_status: int = 200
+    """0: asked for its health, it says nothing, as a stopped process does."""
     context: int | None = None
     asked: list[Got] = field(default_factory=list)
     aborted: asyncio.Event = field(default_factory=asyncio.Event)
@@ -161,6 +162,8 @@ class TinyWorker:
             while True:
                 got = await read_message(reader)
                 got.connection = number
+                if got.path == "/health" and not self.health_status:
+                    continue
                 if got.path == "/health":
                     send_json(writer, self.health_status, {})
                 elif got.path == "/v1/models":

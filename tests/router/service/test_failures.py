@@ -17,6 +17,7 @@ from tests.router.rig import (
     connected,
     event,
     get,
+    post_json,
     read_message,
     routed,
     send_json,
@@ -124,12 +125,12 @@ async def test_a_stopped_worker_is_found_and_left() -> None:
         await asyncio.sleep(60)
 
     stopped, good = TinyWorker("stopped", never), TinyWorker("good")
-    async with routed(stopped, good, health_timeout_ms=100) as router:
+    async with routed(stopped, good, health_timeout_ms=300) as router:
         asked = [
             asyncio.ensure_future(ask(router, completion([n] * 64, stream=True))) for n in range(8)
         ]
         await until(lambda: len(stopped.asked) >= 2)
-        stopped.health_status = 500
+        stopped.health_status = 0
         for got in await asyncio.gather(*asked):
             assert got.events[0]["choices"][0]["text"] == "good0"
         page = (await get(router, "/workers")).json["workers"]
@@ -173,19 +174,17 @@ async def test_when_all_are_busy_the_client_is_told_when_to_come_again() -> None
 
 
 async def test_busy_marks_end_by_themselves() -> None:
-    answers = iter([busy])
-
     async def once(worker: TinyWorker, got: Got, writer: asyncio.StreamWriter) -> None:
-        behaviour = next(answers, None)
-        if behaviour is not None:
-            send_json(writer, 429, {}, b"Retry-After: 1\r\n")
+        if len(worker.asked) == 1:
+            send_json(writer, 429, {}, b"Retry-After: 30\r\n")
         else:
             send_json(writer, 200, {})
 
     async with routed(TinyWorker("a", once)) as router:
         assert (await ask(router, completion(PROMPT))).status == 429
         assert (await ask(router, completion(PROMPT))).status == 429  # the mark holds
-        await asyncio.sleep(1.1)
+        clock = router.desk.clock
+        router.desk.clock = lambda: clock() + 31
         assert (await ask(router, completion(PROMPT))).status == 200
 
 
@@ -206,6 +205,20 @@ async def test_a_worker_that_never_answers_is_given_up() -> None:
         got = await ask(router, completion(PROMPT))
         assert got.status == 504
         await asyncio.wait_for(worker.aborted.wait(), 10)
+
+
+async def test_a_request_that_took_too_long_is_sent_nowhere_else() -> None:
+    """Not even when its time-out is what shows that the worker is down."""
+
+    async def never(worker: TinyWorker, got: Got, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(60)
+
+    workers = [TinyWorker("a", never), TinyWorker("b", never)]
+    settings = {"first_byte_ms": 200, "health_failures": 1, "health_ms": 60_000}
+    async with routed(*workers, **settings) as router:
+        assert (await ask(router, completion(PROMPT))).status == 504
+        assert sum(seat.ready for seat in router.desk.seats.values()) == 1
+        assert not router.desk.counters.retries
 
 
 async def test_a_worker_that_stops_in_mid_stream_is_given_up() -> None:
@@ -259,8 +272,6 @@ async def test_a_drained_worker_ends_what_it_does_and_gets_nothing_new() -> None
             await reader.readuntil(b"data: ")
             if not leaving.asked:
                 await reader.readuntil(b"\r\n0\r\n\r\n")
-        from tests.router.rig import post_json
-
         got = await post_json(router, "/drain", {"instance_id": leaving.id})
         assert got.json["running"] == 1
         for n in range(8):
