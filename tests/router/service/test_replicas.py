@@ -7,6 +7,13 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 
+import numpy as np
+
+from moonpool.router.base import RouteRequest, Worker
+from moonpool.router.brain import Brain
+from moonpool.router.config import BrainConfig
+from moonpool.router.service.desk import Desk
+from moonpool.router.service.replicas import Replicas
 from moonpool.router.service.server import RouterServer
 from tests.router.rig import (
     Got,
@@ -92,7 +99,37 @@ async def test_a_peer_that_is_gone_leaves_no_load_behind() -> None:
         await until(lambda: load(two) == 0)
 
 
+def test_what_ends_unreported_ends_in_the_log() -> None:
+    """The prefill half of a request, a lease that ends, a worker that is gone."""
+    now = 0.0
+    brain = Brain(BrainConfig(lease_s=100, remote_prefill_tokens=0))
+    desk = Desk(brain, clock=lambda: now)
+    log = (replicas := Replicas(desk, ["http://peer:1"], {})).log
+    brain.add_worker(Worker(id="p", role="prefill"))
+    brain.add_worker(Worker(id="d", role="decode"))
+    brain.add_worker(Worker(id="x"))
+
+    def book(*workers: str) -> str:
+        tokens = np.arange(64, dtype=np.uint32)
+        request = RouteRequest(tokens=tokens, allowed=frozenset(workers))
+        return desk.route(request).booking_id
+
+    split = book("p", "d")
+    assert log.living == [split, f"{split}/prefill"]
+    desk.first_token(split)
+    replicas.sweep(now := 10.0)
+    assert log.living == [split]
+    gone = book("x")
+    assert log.living == [split, gone]
+    brain.remove_worker("x")
+    replicas.sweep(now := 20.0)
+    assert log.living == [split]
+    brain.tick(now := 200.0)
+    replicas.sweep(now)
+    assert log.living == []
+
+
 async def test_nonsense_is_answered_whole() -> None:
     async with pair(TinyWorker("a")) as (one, _):
-        for query in ("", "?after=-1", "?after=x&epoch=y", "?after=99999999999999999999999"):
+        for query in ("", "?after=-1", "?after=x&epoch=y", "?after=" + "9" * 5000):
             assert (await get(one, f"/replica/bookings{query}")).status == 200

@@ -75,6 +75,11 @@ class BookingLog:
         elif entry.id in self._living:
             self._living[entry.id].append(entry)
 
+    @property
+    def living(self) -> list[str]:
+        """Names of the bookings that are not over."""
+        return list(self._living)
+
     def page(self, epoch: str, after: int) -> Page:
         """What a follower lacks that is at `after` of `epoch`."""
         oldest = self.number - len(self._entries)

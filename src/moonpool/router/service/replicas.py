@@ -41,6 +41,7 @@ POLL_S: Final = 1.0
 GATHER_S: Final = 0.005
 SILENCE_S: Final = 5.0
 WAITERS_MAX: Final = 256
+SWEEP_S: Final = 1.0
 
 _pages = msgspec.msgpack.Decoder(Page)
 
@@ -55,6 +56,7 @@ class Replicas:
         self._headers = dict(headers)
         self._waiters: list[tuple[Answer, str, int]] = []
         self._flush: asyncio.TimerHandle | None = None
+        self._sweep_at = 0.0
         if peers:
             desk.on_booked.append(self._booked)
             desk.on_first_token.append(lambda name: self._add(Prefilled(name)))
@@ -67,13 +69,23 @@ class Replicas:
         asked = parse_qs(request.query)
         epoch = asked.get("epoch", [""])[0]
         number = asked.get("after", ["0"])[0]
-        after = int(number) if number.isascii() and number.isdigit() else -1
+        after = int(number) if number.isascii() and number.isdigit() and len(number) < 20 else -1
         page = self.log.page(epoch, after)
         if page.whole or page.entries or len(self._waiters) >= WAITERS_MAX:
             _send(answer, page)
             return
         self._waiters.append((answer, epoch, after))
         asyncio.get_running_loop().call_later(POLL_S, self._release, answer)
+
+    def sweep(self, now: float) -> None:
+        """Tell peers of what ended unreported: prefill halves, leases, workers that are gone."""
+        if now < self._sweep_at:
+            return
+        self._sweep_at = now + SWEEP_S
+        load = self._desk.brain.load
+        for name in self.log.living:
+            if load.get(name) is None:
+                self._add(Freed(name))
 
     def _release(self, waiting: Answer) -> None:
         for waiter in [w for w in self._waiters if w[0] is waiting]:

@@ -168,6 +168,7 @@ class RouterServer:
             self.relay.sweep(now)
             self.http.sweep(now)
             self.desk.brain.tick(now)
+            self.replicas.sweep(now)
             await asyncio.sleep(SWEEP_S)
 
 
