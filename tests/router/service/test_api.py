@@ -29,6 +29,8 @@ CASES: list[tuple[str, Any, int]] = [
     ("/register", {"instance_id": "w", "ranks": 100_000}, 400),
     ("/register", {"instance_id": "w", "block_size": -5}, 400),
     ("/register", {"url": "http://x"}, 400),
+    ("/register", {"instance_id": "w", "url": "ftp://h"}, 400),
+    ("/register", {"instance_id": "w", "url": "http://a..b:1"}, 400),
     ("/query", b"{", 400),
 ]
 

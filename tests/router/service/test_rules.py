@@ -117,7 +117,9 @@ def test_where_a_worker_listens(url: str, told: tuple[Any, ...]) -> None:
     assert parse_origin(url) == told
 
 
-@pytest.mark.parametrize("url", ["h:1", "ftp://h", "http://", "http://h:x", "http://h?q"])
+@pytest.mark.parametrize(
+    "url", ["h:1", "ftp://h", "http://", "http://h:x", "http://h?q", "http://a..b"]
+)
 def test_what_is_no_address_of_a_worker(url: str) -> None:
     with pytest.raises(BadConfig):
         parse_origin(url)

@@ -39,12 +39,12 @@ def parse_origin(url: str) -> Origin:
     try:
         parts = urlsplit(url)
         port = parts.port
+        authority = parts.netloc.rpartition("@")[2].encode("idna")
     except ValueError as error:
         raise BadConfig(f"{url!r} is no URL of a worker: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
         raise BadConfig(f"{url!r} is no URL of a worker; write 'http://host:port'")
     tls = parts.scheme == "https"
-    authority = parts.netloc.rpartition("@")[2].encode("idna")
     prefix = parts.path.rstrip("/").encode()
     return Origin(parts.hostname, port or (443 if tls else 80), tls, authority, prefix)
 

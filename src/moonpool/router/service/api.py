@@ -17,6 +17,7 @@ from moonpool.core.errors import BadInput, BadRequest, NoWorker, RequestTooLarge
 from moonpool.router.base import Decision, Role, RouteRequest, Target, Worker
 from moonpool.router.http.client import Answer
 from moonpool.router.http.request import Request
+from moonpool.router.http.upstream import parse_origin
 from moonpool.router.prompt import Prompt
 from moonpool.router.service.asks import CHAT, COMPLETIONS, TextReader, TokenId, read_ask
 from moonpool.router.service.desk import Desk, Seat
@@ -168,6 +169,8 @@ class Api:
 
     def _register(self, request: Request, answer: Answer) -> None:
         told = _read(request, Registration)
+        if told.url:
+            parse_origin(told.url)
         worker = Worker(
             id=told.instance_id,
             url=told.url.rstrip("/"),
