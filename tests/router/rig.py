@@ -143,6 +143,11 @@ class TinyWorker:
     def id(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def connected(self) -> int:
+        """Connections open now."""
+        return len(self._writers)
+
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]

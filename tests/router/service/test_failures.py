@@ -281,6 +281,26 @@ async def test_a_drained_worker_ends_what_it_does_and_gets_nothing_new() -> None
         assert b"data: 2" in rest
 
 
+async def test_a_worker_that_is_unregistered_ends_what_it_has_begun() -> None:
+    """Its kept connections close with that; a worker found in a list that it left ends alike."""
+    go_on = asyncio.Event()
+
+    async def wait(worker: TinyWorker, got: Got, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD + chunk(event(1)))
+        await go_on.wait()
+        writer.write(chunk(event(2)) + b"0\r\n\r\n")
+
+    worker = TinyWorker("a", wait)
+    async with routed(worker) as router, connected(router) as (reader, writer):
+        writer.write(completion(PROMPT, stream=True))
+        await reader.readuntil(b"data: 1\n\n")
+        await post_json(router, "/unregister", {"instance_id": worker.id})
+        go_on.set()
+        rest = await asyncio.wait_for(reader.readuntil(b"\r\n0\r\n\r\n"), 10)
+        assert b"data: 2" in rest
+        await until(lambda: worker.connected == 0)
+
+
 async def test_the_router_itself_drains() -> None:
     go_on = asyncio.Event()
 

@@ -232,6 +232,7 @@ class WorkerConnections:
         self._idle: list[WorkerConnection] = []
         self._all: set[WorkerConnection] = set()
         self._opening = 0
+        self._retired = False
         self._tls = ssl.create_default_context() if self.origin.tls else None
 
     @property
@@ -272,6 +273,9 @@ class WorkerConnections:
         return connection
 
     def put_back(self, connection: WorkerConnection) -> None:
+        if self._retired:
+            connection.abandon()
+            return
         connection.resume()
         connection.idle_since = time.monotonic()
         self._idle.append(connection)
@@ -286,8 +290,15 @@ class WorkerConnections:
         while self._idle and now - self._idle[0].idle_since > self._keep_s:
             self._idle.pop(0).abandon()
 
+    def retire(self) -> None:
+        """The worker is not asked any more: close what is idle, the others once they are."""
+        self._retired = True
+        for connection in list(self._idle):
+            connection.abandon()
+        self._idle.clear()
+
     def close(self) -> None:
-        """Close all, running ones too."""
+        """Close all, running ones too; nobody is told."""
         for connection in list(self._all):
             connection.abandon()
         self._idle.clear()

@@ -186,4 +186,4 @@ class Relay:
         self._down(seat)
         pool = self._pools.pop(seat.id, None)
         if pool is not None:
-            pool.close()
+            pool.retire()
