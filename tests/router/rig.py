@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from moonpool.core.router_section import RouterConfig
+from moonpool.router.service.asks import TextReader
 from moonpool.router.service.server import RouterServer
 
 WAIT_S = 20.0
@@ -208,7 +209,10 @@ async def _hung_up(reader: asyncio.StreamReader) -> None:
 
 @contextlib.asynccontextmanager
 async def routed(
-    *workers: TinyWorker, ready: int | None = None, **settings: Any
+    *workers: TinyWorker,
+    ready: int | None = None,
+    reader: TextReader | None = None,
+    **settings: Any,
 ) -> AsyncIterator[RouterServer]:
     """Started workers behind a started router that has found `ready` of them (all) well."""
     for worker in workers:
@@ -217,7 +221,7 @@ async def routed(
     settings.setdefault("workers", " ".join(worker.url for worker in workers))
     # Dynamo's cost knows no learnt speeds: equal workers get requests in turn.
     settings = {"port": 0, "health_ms": 50, "drain_ms": 100, "cost": "dynamo", **settings}
-    router = RouterServer(RouterConfig(**settings))
+    router = RouterServer(RouterConfig(**settings), reader)
     await router.start()
     try:
         wanted = len(workers) if ready is None else ready

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import threading
+from typing import Any
 
 import pytest
 
+from moonpool.router.service.asks import BytesReader
 from tests.router.rig import (
     Got,
     TinyWorker,
@@ -141,6 +144,39 @@ async def test_bodies_under_way_are_bounded_together() -> None:
         w.write(completion([7] * 2500))
         await until(lambda: len(worker.asked) == 1)
         assert (await ask(router, completion([7] * 2500))).status == 503
+
+
+async def test_texts_that_wait_for_the_tokenizer_are_bounded() -> None:
+    """They count as running, with their bytes, before a worker is chosen."""
+    go_on = threading.Event()
+
+    class Slow(BytesReader):
+        def encode(self, text: str) -> list[int]:
+            go_on.wait(20)
+            return super().encode(text)
+
+    message = completion("x" * 5000)
+    async with routed(TinyWorker("a"), running_max=2, reader=Slow()) as router:
+        first = [asyncio.ensure_future(ask(router, message)) for _ in range(2)]
+        await until(lambda: router.relay.reading == 2)
+        assert router.relay.bytes > 10_000
+        assert (await ask(router, message)).status == 503
+        go_on.set()
+        assert [got.status for got in await asyncio.gather(*first)] == [200, 200]
+        assert (router.relay.reading, router.relay.bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("words", [1, 1000])
+async def test_a_conversation_nested_too_deeply(words: int) -> None:
+    """Short ones are read on the loop's thread, long ones on another; both are answered."""
+
+    class Deep(BytesReader):
+        def encode_chat(self, messages: Any) -> list[int]:
+            raise RecursionError
+
+    chat = {"messages": [{"role": "user", "content": "words " * words}]}
+    async with routed(TinyWorker("a"), reader=Deep()) as router:
+        assert (await ask(router, post("/v1/chat/completions", chat))).status == 400
 
 
 async def test_slow_requests_are_given_up() -> None:

@@ -170,6 +170,8 @@ def _read(reader: TextReader, text: Any) -> npt.NDArray[np.uint32]:
         ids = reader.encode(text) if isinstance(text, str) else reader.encode_chat(text)
     except BadInput as error:
         raise BadRequest(str(error)) from None
+    except RecursionError:
+        raise BadRequest("the prompt is nested too deeply") from None
     return np.array(ids, np.uint32)
 
 

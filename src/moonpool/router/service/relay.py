@@ -67,8 +67,10 @@ class Relay:
         self._connections_max = connections_max
         self._running_max = running_max
         self._bytes_max = bytes_max
+        self.reading = 0
+        """Requests whose long texts wait for the tokenizer's thread."""
         self.bytes = 0
-        """Of the bodies of all running requests."""
+        """Of the bodies of all these and all running requests."""
         self._tokens_max = tokens_max
         self._pools: dict[str, WorkerConnections] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -94,11 +96,13 @@ class Relay:
 
     def handle(self, request: Request, answer: Answer) -> None:
         """Carry one request; whatever happens, `answer` gets an end."""
-        if len(self.running) >= self._running_max:
+        if len(self.running) + self.reading >= self._running_max:
             self._refuse(answer, 503, f"{self._running_max} requests are running; try again")
         elif self.bytes + len(request.body) > self._bytes_max:
             self._refuse(answer, 503, f"requests of {self._bytes_max} bytes are running; try again")
         elif may_be_text(request) and len(request.body) > _INLINE_TEXT_BYTES:
+            self.reading += 1
+            self.bytes += len(request.body)
             self.spawn(self._read_aside(request, answer))
         else:
             try:
@@ -166,9 +170,15 @@ class Relay:
             )
         except BadRequest as error:
             self._refuse_bad(answer, error)
+        except BaseException:
+            answer.cut()
+            raise
         else:
             if not answer.over:
                 Exchange(self, request, answer, ask).begin()
+        finally:
+            self.reading -= 1
+            self.bytes -= len(request.body)
 
     def _refuse(self, answer: Answer, status: int, message: str) -> None:
         self.desk.counters.refusals[str(status)] += 1
