@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 
 import numpy as np
+import pytest
 import zmq.asyncio
 
 from tests.router.publisher import Publisher, stored
-from tests.router.rig import TinyWorker, post_json, routed, until
+from tests.router.rig import WAIT_S, TinyWorker, post_json, routed, until
 
 
-async def test_a_worker_that_names_its_endpoint_is_followed() -> None:
+@pytest.mark.parametrize("leave", ["unregister", "drain"])
+async def test_a_worker_that_names_its_endpoint_is_followed(leave: str) -> None:
     tokens = np.arange(96, dtype=np.uint32)
     context = zmq.asyncio.Context()
     publisher = Publisher(context)
@@ -26,13 +28,14 @@ async def test_a_worker_that_names_its_endpoint_is_followed() -> None:
         async with routed(worker, workers=spec) as router:
             index = router.desk.brain.index
             await until(lambda: len(index) == 3)
-            await asyncio.sleep(0.2)  # the subscription is on its way
-            await publisher.send(stored(3, 2, tokens))
-            await until(lambda: len(index) == 5)
+            async with asyncio.timeout(WAIT_S):
+                while len(index) < 5:  # until the subscription is there
+                    await publisher.send(stored(3, 2, tokens))
+                    await asyncio.sleep(0.05)
             [subscriber] = router.followed.subscribers(worker.id)
             assert subscriber.feed.counts.lost == 0
-            await post_json(router, "/unregister", {"instance_id": worker.id})
-            await until(lambda: not router.followed.subscribers(worker.id))
+            await post_json(router, f"/{leave}", {"instance_id": worker.id})
+            assert not router.followed.subscribers(worker.id)
             assert len(index) == 0
     finally:
         worker.kill()

@@ -61,6 +61,7 @@ class Desk:
         self.clock = clock
         self.on_ready: list[Listener] = []
         self.on_down: list[Listener] = []
+        self.on_drained: list[Listener] = []
         self.on_gone: list[Listener] = []
         self.on_booked: list[Callable[[RouteRequest, Decision], None]] = []
         self.on_first_token: list[Callable[[str], None]] = []
@@ -96,6 +97,8 @@ class Desk:
             return False
         seat.health.drain()
         self.brain.remove_worker(worker_id)
+        for listener in self.on_drained:
+            listener(seat)
         return True
 
     def well(self, seat: Seat, worker: Worker) -> None:

@@ -20,8 +20,8 @@ class Followed:
         self._subscribers: dict[str, list[EventSubscriber]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         desk.on_ready.append(self._ready)
-        desk.on_down.append(self._down)
-        desk.on_gone.append(self._down)
+        for left in (desk.on_down, desk.on_drained, desk.on_gone):
+            left.append(self._left)
 
     def subscribers(self, worker_id: str) -> list[EventSubscriber]:
         """One a rank; none for a worker that is not followed."""
@@ -56,7 +56,7 @@ class Followed:
             subscriber.start()
         self._subscribers[seat.id] = made
 
-    def _down(self, seat: Seat) -> None:
+    def _left(self, seat: Seat) -> None:
         self._end(seat.id)
 
     def _end(self, worker_id: str) -> None:
