@@ -224,8 +224,6 @@ class WorkerConnections:
         keep_s: float = 30.0,
     ) -> None:
         self.origin = parse_origin(url)
-        self.opened = 0
-        """Connections ever opened."""
         self._connections_max = connections_max
         self._connect_s = connect_s
         self._keep_s = keep_s
@@ -268,7 +266,6 @@ class WorkerConnections:
                 )
         finally:
             self._opening -= 1
-        self.opened += 1
         self._all.add(connection)
         return connection
 

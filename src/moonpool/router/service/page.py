@@ -58,6 +58,7 @@ def _load(desk: Desk, seat: Seat) -> dict[str, float]:
 
 def _families(desk: Desk, relay: Relay) -> Iterator[Family]:
     counters, seats = desk.counters, list(desk.seats.values())
+    loads = [(seat.id, _load(desk, seat)) for seat in seats]
     index = desk.brain.index.stat()
     yield _family(
         "requests_total",
@@ -108,9 +109,7 @@ def _families(desk: Desk, relay: Relay) -> Iterator[Family]:
         ("decode_blocks", "Blocks of running requests."),
         ("requests", "Bookings."),
     ):
-        samples: list[Sample] = [
-            ("", {"worker": seat.id}, _load(desk, seat)[key]) for seat in seats
-        ]
+        samples: list[Sample] = [("", {"worker": name}, load[key]) for name, load in loads]
         yield _family(f"worker_{key}", "gauge", text, samples)
     ready: list[Sample] = [("", {"worker": seat.id}, float(seat.ready)) for seat in seats]
     yield _family("worker_ready", "gauge", "1 if it takes requests.", ready)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from moonpool.core.address import Address
 from moonpool.core.errors import BadConfig, missing_extra
 from moonpool.core.router_section import RouterConfig
 from moonpool.router.brain import Brain
@@ -126,7 +127,7 @@ class RouterServer:
 
     @property
     def url(self) -> str:
-        return f"http://{self.config.host}:{self.port}"
+        return f"http://{Address(self.config.host, self.port)}"
 
     async def start(self) -> None:
         """Listen and begin to look after workers. Raises TransferError: no such port."""
