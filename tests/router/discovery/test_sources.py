@@ -58,7 +58,7 @@ def test_several_specs() -> None:
     [
         *("ftp://h:1", "h:1", "http://", "http://h:99999", "http://h:1,zone", "http://h:1,=x"),
         *("http://h:1,block=x", "http://h:1,ranks=0", "http://h:1,transfer=nowhere"),
-        "http://h:1,block=-1",
+        *("http://h:1,block=-1", "http://h:1,events=h:5557", "http://h:1,replay=tcp://h"),
     ],
 )
 def test_specs_that_make_no_sense(text: str) -> None:

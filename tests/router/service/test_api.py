@@ -31,6 +31,13 @@ CASES: list[tuple[str, Any, int]] = [
     ("/register", {"url": "http://x"}, 400),
     ("/register", {"instance_id": "w", "url": "ftp://h"}, 400),
     ("/register", {"instance_id": "w", "url": "http://a..b:1"}, 400),
+    ("/register", {"instance_id": "w", "endpoint": "nonsense"}, 400),
+    ("/register", {"instance_id": "w", "endpoint": "tcp://h:99999"}, 400),
+    ("/register", {"instance_id": "w", "replay_endpoint": "ipc://"}, 400),
+    ("/register", {"instance_id": "w", "transfer": "nowhere"}, 400),
+    ("/register", {"instance_id": "w", "dp_rank": -1}, 400),
+    ("/reserve", {"seq_hashes": [1], "prompt_tokens": 10**30}, 400),
+    ("/reserve", {"seq_hashes": [1], "block_size": 10**30}, 400),
     ("/query", b"{", 400),
 ]
 
@@ -108,6 +115,7 @@ async def test_a_worker_without_an_address_is_known_to_the_brain() -> None:
         assert (await post_json(router, "/register", told)).status == 400, "it is registered"
         got = await post_json(router, "/reserve", {"token_ids": PROMPT, "model": "m"})
         assert got.json["instance_id"] == "engine-1"
+        assert (await ask(router, completion(PROMPT, model="m"))).status == 503, "nowhere to send"
         got = await post_json(router, "/unregister", {"instance_id": "engine-1"})
         assert got.json["removed_instances"] == ["engine-1|default|0"]
         assert (await post_json(router, "/reserve", {"token_ids": PROMPT})).status == 503

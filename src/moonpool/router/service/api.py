@@ -8,11 +8,12 @@ decision with its reasons, booked nowhere.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
 
+from moonpool.core.address import parse_address
 from moonpool.core.errors import BadInput, BadRequest, NoWorker, RequestTooLarge, WorkersBusy
 from moonpool.router.base import Decision, Role, RouteRequest, Target, Worker
 from moonpool.router.http.client import Answer
@@ -23,9 +24,10 @@ from moonpool.router.service.asks import CHAT, COMPLETIONS, TextReader, TokenId,
 from moonpool.router.service.desk import Desk, Seat
 from moonpool.router.service.page import metrics_page, workers_page
 from moonpool.router.service.relay import Relay
-from moonpool.router.service.specs import WorkerSpec
+from moonpool.router.service.specs import WorkerSpec, check_endpoint
 
 TENANT = "default"
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 
 
 class Registration(msgspec.Struct):
@@ -38,12 +40,12 @@ class Registration(msgspec.Struct):
     replay_endpoint: str = ""
     type: str = "vLLM"
     modelname: str = ""
-    block_size: int = 0
-    dp_rank: int = 0
-    ranks: int = 1
+    block_size: Count = 0
+    dp_rank: Count = 0
+    ranks: Count = 1
     role: Role = "both"
     transfer: str | None = None
-    context: int = 0
+    context: Count = 0
     labels: dict[str, str] = {}
     lora_name: str | None = None
     tenant_id: str | None = None
@@ -60,11 +62,11 @@ class Question(msgspec.Struct):
     """The older name of `seq_hashes`; values of both are taken modulo 2^64."""
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
-    prompt_tokens: int = 0
-    output_tokens: int = 0
+    prompt_tokens: Count = 0
+    output_tokens: Count = 0
     instance_id: str | None = None
     tenant_id: str | None = None
-    block_size: int = 0
+    block_size: Count = 0
     lora_name: str | None = None
     cache_salt: str | None = None
     session: str = ""
@@ -76,7 +78,7 @@ class Question(msgspec.Struct):
 class BookingReport(msgspec.Struct):
     booking_id: str
     blocks: float = 1
-    hit_tokens: int | None = None
+    hit_tokens: Count | None = None
 
 
 class Named(msgspec.Struct):
@@ -171,6 +173,11 @@ class Api:
         told = _read(request, Registration)
         if told.url:
             parse_origin(told.url)
+        if told.transfer:
+            parse_address(told.transfer)
+        for endpoint in (told.endpoint, told.replay_endpoint):
+            if endpoint:
+                check_endpoint(endpoint)
         worker = Worker(
             id=told.instance_id,
             url=told.url.rstrip("/"),
@@ -269,7 +276,7 @@ class Api:
             raise BadRequest(f"worker {asked.instance_id!r} is not registered", 404)
         route = RouteRequest(
             model=self._desk.model_of(asked.model),
-            output_tokens=max(0, asked.output_tokens),
+            output_tokens=asked.output_tokens,
             namespace=asked.cache_salt or "",
             adapter=asked.lora_name or "",
             session=asked.session[:128],

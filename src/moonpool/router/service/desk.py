@@ -66,6 +66,7 @@ class Desk:
         self.on_booked: list[Callable[[RouteRequest, Decision], None]] = []
         self.on_first_token: list[Callable[[str], None]] = []
         self.on_freed: list[Callable[[str], None]] = []
+        self._without_url: frozenset[str] = frozenset()
         self._draw = draw
         self._probe_s = probe_s
         self._failures_max = failures_max
@@ -78,6 +79,8 @@ class Desk:
             raise BadInput(f"worker {spec.worker.id!r} is registered; unregister it first")
         seat = Seat(spec, Health(self._probe_s, self._failures_max), source)
         self.seats[spec.worker.id] = seat
+        if not spec.worker.url:
+            self._without_url |= {seat.id}
         return seat
 
     def unseat(self, worker_id: str) -> bool:
@@ -85,6 +88,7 @@ class Desk:
         seat = self.seats.pop(worker_id, None)
         if seat is None:
             return False
+        self._without_url -= {worker_id}
         self.brain.remove_worker(worker_id)
         for listener in self.on_gone:
             listener(seat)
@@ -145,10 +149,11 @@ class Desk:
             priority=ask.priority,
             session=ask.session,
         )
-        if tried:
-            request.allowed = frozenset(self.brain.fleet.members) - tried
+        barred = tried | self._without_url if self._without_url else tried
+        if barred:
+            request.allowed = frozenset(self.brain.fleet.members) - barred
             if not request.allowed:
-                raise NoWorker(f"no worker is left: {', '.join(sorted(tried))} failed")
+                raise NoWorker(f"no worker is left besides {', '.join(sorted(barred))}")
         return self.route(request, book=book)
 
     def route(self, request: RouteRequest, *, book: bool = True) -> Decision:

@@ -56,6 +56,7 @@ def parse_spec(word: str, role: Role) -> WorkerSpec:
             parse_address(value)
             fields[name] = value
         elif name in told:
+            check_endpoint(value)
             told[name] = value
         elif name in _NUMBERS:
             fields[_NUMBERS[name]] = _number(word, name, value)
@@ -72,6 +73,15 @@ def parse_spec(word: str, role: Role) -> WorkerSpec:
     except BadInput as error:
         raise BadConfig(f"worker {word!r}: {error}") from None
     return WorkerSpec(worker, told["events"], told["replay"])
+
+
+def check_endpoint(text: str) -> None:
+    """Raises BadConfig for what no ZeroMQ socket connects to."""
+    kind, _, where = text.partition("://")
+    if kind == "tcp":
+        parse_address(where)
+    elif kind != "ipc" or not where:
+        raise BadConfig(f"endpoint {text!r}: write 'tcp://host:port' or 'ipc:///path'")
 
 
 def _number(word: str, name: str, value: str) -> int:
