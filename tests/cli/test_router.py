@@ -13,7 +13,7 @@ import pytest
 
 from moonpool.cli import main
 from moonpool.router.http.fetch import fetch
-from tests.router.rig import TinyWorker
+from tests.router.rig import Got, TinyWorker
 
 
 async def run(*words: str, text: str = "") -> tuple[int, str, str]:
@@ -59,6 +59,19 @@ async def test_a_router_and_a_question_to_it() -> None:
     process.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(process.wait(), 30) == 0
     worker.kill()
+
+
+@pytest.mark.parametrize("said", [b"<html>", b"[]", b'{"error": "no"}'])
+async def test_what_is_asked_is_no_router(said: bytes) -> None:
+    async def talk(worker: TinyWorker, got: Got, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 404 X\r\nContent-Length: %d\r\n\r\n%b" % (len(said), said))
+
+    worker = TinyWorker("a", talk)
+    await worker.start()
+    status, _, err = await run("route", "explain", "x", "--router", f"{worker.url}/")
+    worker.kill()
+    assert status == 1 and "is no router's: it answered 404" in err
+    assert worker.asked[0].path == "/explain"
 
 
 async def test_nobody_to_ask() -> None:

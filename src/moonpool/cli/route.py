@@ -68,12 +68,16 @@ def _ask(args: argparse.Namespace, question: dict[str, Any]) -> dict[str, Any]:
     token = args.token or os.environ.get("MOONPOOL_TOKEN", "")
     headers = {"authorization": f"Bearer {token}"} if token else {}
     body = json.dumps(question).encode()
-    answer = asyncio.run(fetch(f"{args.router}/explain", body=body, headers=headers))
-    told: dict[str, Any] = json.loads(answer.body)
+    url = f"{args.router.rstrip('/')}/explain"
+    answer = asyncio.run(fetch(url, body=body, headers=headers))
     if answer.status == 401:
         raise Refused("the router wants its token; set MOONPOOL_TOKEN")
-    if answer.status != 200:
-        raise RouterError(told["error"]["message"])
+    try:
+        told: dict[str, Any] = json.loads(answer.body)
+        if answer.status != 200:
+            raise RouterError(told["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        raise RouterError(f"{url} is no router's: it answered {answer.status}") from None
     return told
 
 
