@@ -2,11 +2,25 @@
 
 from typing import Annotated, ClassVar, Literal
 
+import msgspec
+
 from moonpool.core.config import Section, setting
 from moonpool.core.errors import BadConfig
 from moonpool.core.open_door import refuse_open_door
 
 _HOUR_MS = 3_600_000
+
+
+def _ms(text: str, minimum: int = 1) -> msgspec.Meta:
+    return setting(text, unit="ms", minimum=minimum, maximum=_HOUR_MS)
+
+
+def _bytes(text: str, minimum: int, maximum: int) -> msgspec.Meta:
+    return setting(text, unit="bytes", minimum=minimum, maximum=maximum)
+
+
+def _count(text: str) -> msgspec.Meta:
+    return setting(text, minimum=1, maximum=2**20)
 
 
 class RouterConfig(Section, frozen=True, kw_only=True):
@@ -56,10 +70,7 @@ class RouterConfig(Section, frozen=True, kw_only=True):
             " 'kubernetes:NAMESPACE/SELECTOR', separated by blanks."
         ),
     ] = ""
-    discovery_ms: Annotated[
-        int,
-        setting("Time between two looks there.", unit="ms", minimum=100, maximum=_HOUR_MS),
-    ] = 5000
+    discovery_ms: Annotated[int, _ms("Time between two looks there.", minimum=100)] = 5000
     peers: Annotated[
         str, setting("URLs of the other routers in front of the same workers, by blanks.")
     ] = ""
@@ -96,68 +107,29 @@ class RouterConfig(Section, frozen=True, kw_only=True):
         int,
         setting("Other workers tried before the first byte of an answer.", minimum=0, maximum=100),
     ] = 2
-    connect_ms: Annotated[
-        int,
-        setting("Deadline of a connection to a worker.", unit="ms", minimum=1, maximum=_HOUR_MS),
-    ] = 2000
-    first_byte_ms: Annotated[
-        int,
-        setting("A worker's first byte comes within it.", unit="ms", minimum=1, maximum=_HOUR_MS),
-    ] = 300_000
-    idle_ms: Annotated[
-        int,
-        setting("And every later one within this.", unit="ms", minimum=1, maximum=_HOUR_MS),
-    ] = 60_000
+    connect_ms: Annotated[int, _ms("Deadline of a connection to a worker.")] = 2000
+    first_byte_ms: Annotated[int, _ms("A worker's first byte comes within it.")] = 300_000
+    idle_ms: Annotated[int, _ms("And every later one within this.")] = 60_000
     client_ms: Annotated[
-        int,
-        setting(
-            "A client sends its request, and takes of an answer, within it.",
-            unit="ms",
-            minimum=1,
-            maximum=_HOUR_MS,
-        ),
+        int, _ms("A client sends its request, and takes of an answer, within it.")
     ] = 60_000
     drain_ms: Annotated[
-        int,
-        setting(
-            "After SIGTERM running answers may end for so long.",
-            unit="ms",
-            minimum=0,
-            maximum=_HOUR_MS,
-        ),
+        int, _ms("After SIGTERM running answers may end for so long.", minimum=0)
     ] = 30_000
     health_path: Annotated[str, setting("Path that a worker in order answers.")] = "/health"
-    health_ms: Annotated[
-        int,
-        setting("Time between two looks at a worker.", unit="ms", minimum=10, maximum=_HOUR_MS),
-    ] = 1000
-    health_timeout_ms: Annotated[
-        int, setting("Deadline of such a look.", unit="ms", minimum=1, maximum=_HOUR_MS)
-    ] = 2000
+    health_ms: Annotated[int, _ms("Time between two looks at a worker.", minimum=10)] = 1000
+    health_timeout_ms: Annotated[int, _ms("Deadline of such a look.")] = 2000
     health_failures: Annotated[
         int, setting("Looks that fail in a row before it is down.", minimum=1, maximum=1000)
     ] = 3
-    clients_max: Annotated[
-        int, setting("Connections of clients at most.", minimum=1, maximum=2**20)
-    ] = 16_384
-    running_max: Annotated[
-        int, setting("Requests under way at most.", minimum=1, maximum=2**20)
-    ] = 8192
-    running_bytes_max: Annotated[
-        int,
-        setting("Bytes of their bodies at most.", unit="bytes", minimum=4096, maximum=2**40),
-    ] = 1 << 30
-    worker_connections_max: Annotated[
-        int, setting("Connections to one worker at most.", minimum=1, maximum=2**20)
-    ] = 1024
-    head_bytes_max: Annotated[
-        int,
-        setting("A request's headers at most.", unit="bytes", minimum=256, maximum=2**24),
-    ] = 32 << 10
-    body_bytes_max: Annotated[
-        int,
-        setting("A request's body at most.", unit="bytes", minimum=1024, maximum=2**31),
-    ] = 64 << 20
+    clients_max: Annotated[int, _count("Connections of clients at most.")] = 16_384
+    running_max: Annotated[int, _count("Requests under way at most.")] = 8192
+    running_bytes_max: Annotated[int, _bytes("Bytes of their bodies at most.", 4096, 2**40)] = (
+        1 << 30
+    )
+    worker_connections_max: Annotated[int, _count("Connections to one worker at most.")] = 1024
+    head_bytes_max: Annotated[int, _bytes("A request's headers at most.", 256, 2**24)] = 32 << 10
+    body_bytes_max: Annotated[int, _bytes("A request's body at most.", 1024, 2**31)] = 64 << 20
     prompt_tokens_max: Annotated[
         int, setting("Tokens of a prompt at most.", minimum=1, maximum=2**24)
     ] = 1 << 21
