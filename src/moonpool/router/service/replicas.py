@@ -19,10 +19,10 @@ import numpy as np
 
 from moonpool.core.errors import MoonpoolError, Unreachable
 from moonpool.router.base import Decision, RouteRequest, Target
-from moonpool.router.hashing import prefix_hashes, prefix_seed
 from moonpool.router.http.client import Answer
 from moonpool.router.http.fetch import Caller
 from moonpool.router.http.request import Request
+from moonpool.router.prompt import Prompt
 from moonpool.router.service.booking_log import (
     Booked,
     BookingFollower,
@@ -104,26 +104,22 @@ class Replicas:
             _send(answer, self.log.page(epoch, after))
 
     def _booked(self, request: RouteRequest, decision: Decision) -> None:
-        self._add(self._entry(request, decision))
+        prompt = Prompt(request)
+        self._add(self._entry(prompt, decision))
         if decision.prefill is not None:
-            self._add(self._entry(request, decision.prefill))
+            self._add(self._entry(prompt, decision.prefill))
 
-    def _entry(self, request: RouteRequest, decision: Decision) -> Booked:
+    def _entry(self, prompt: Prompt, decision: Decision) -> Booked:
         fleet = self._desk.brain.fleet
-        hashes = request.hashes
-        if request.tokens is not None:
-            size = fleet.block_size(fleet.members[decision.worker])
-            seed = prefix_seed(request.model, request.namespace, request.adapter)
-            hashes = prefix_hashes(request.tokens, size, seed)
-        assert hashes is not None
+        member = fleet.members[decision.worker]
         return Booked(
             decision.booking_id,
             decision.worker,
             decision.rank,
-            fleet.members[decision.worker].worker.role,
-            request.model,
+            member.worker.role,
+            prompt.request.model,
             decision.prompt_tokens,
-            hashes.astype("<u8").tobytes(),
+            prompt.hashes(fleet.block_size(member)).astype("<u8").tobytes(),
         )
 
     # The reader's side
