@@ -321,6 +321,25 @@ def test_two_decode_workers_share_a_prefill_worker_and_a_transfer_belongs_to_one
     pair.close()
 
 
+def test_blocks_that_a_worker_offers_for_anothers_transfer_are_never_written_to() -> None:
+    """It claimed the transfer; a second worker announces it with blocks of its own."""
+    pair = Pair({}, {})
+    memory, target = memory_of(layout())
+    other = DecodeNode("d1", memory, config())
+    pair.decode.claim("t", pair.remote)
+    until(lambda: "t" in pair.prefill.machine.exports)
+    other.announce("t", pair.remote, 0, 8, [5])
+    assert Inbox(other).settled("t").code == "refused"
+    pair.prefill.open("t", 8, [0])
+    pair.decode.announce("t", pair.remote, 0, 8, [3])
+    compute(pair.prefill, pair.source, "t", [0], 8)
+    assert pair.settled.settled("t").ok
+    assert arrived(pair, "t", [3])
+    assert not pair.target[:, :, 5].any() and not target.any()
+    other.close()
+    pair.close()
+
+
 def test_a_closed_node_says_so() -> None:
     pair = Pair({}, {})
     pair.close()

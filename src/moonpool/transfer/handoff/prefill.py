@@ -205,9 +205,10 @@ class PrefillNode(HandoffNode):
         short = len(ids) < -(-tokens // layout.block_tokens)
         if short or (len(ids) and not 0 <= ids.min() <= ids.max() < session.hello.blocks):
             raise BadFrame(f"side channel: {len(ids)} blocks for {tokens} tokens, or out of bounds")
-        self._targets.setdefault(
-            message.transfer, _Target(ids, message.first_token, message.tokens)
-        )
+        export = self.machine.exports.get(message.transfer)
+        # Another worker's blocks are no target, nor are others once it has said which.
+        if export is None or (export.announce is None and export.session in (None, session.number)):
+            self._targets[message.transfer] = _Target(ids, message.first_token, message.tokens)
 
     def _lost(self, link: SideLink, reason: str) -> None:
         session = self._links.pop(link, None)
