@@ -340,6 +340,15 @@ def test_blocks_that_a_worker_offers_for_anothers_transfer_are_never_written_to(
     pair.close()
 
 
+def test_who_connects_and_says_nothing_is_cut_off() -> None:
+    pair = Pair({}, {})
+    pair.prefill.greet_s = 0.1
+    host, port = pair.remote.split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as sock:
+        assert sock.recv(1) == b""
+    pair.close()
+
+
 def test_a_closed_node_says_so() -> None:
     pair = Pair({}, {})
     pair.close()

@@ -30,6 +30,7 @@ from moonpool.transfer.handoff.prefill_machine import PrefillMachine
 from moonpool.transfer.handoff.pusher import Pusher
 
 DATA_CONNECT_S = 2.0
+GREET_S = 5.0
 
 
 class _Session:
@@ -66,6 +67,7 @@ class PrefillNode(HandoffNode):
         super().__init__(name, memory, config, notify)
         self.machine = PrefillMachine(memory.layout.layers, self.times)
         self.address = ""
+        self.greet_s = GREET_S
         self._source = memory.private(self.engine)
         self._links: dict[SideLink, _Session] = {}
         self._sessions: dict[int, _Session] = {}
@@ -141,7 +143,13 @@ class PrefillNode(HandoffNode):
 
     def _accept(self) -> SideLink:
         link = SideLink.server(self.config.token, self.name, self._message, self._lost)
-        self._links[link] = _Session(link)
+        session = self._links[link] = _Session(link)
+
+        def too_slow() -> None:
+            if not session.greeted:
+                link.abort(f"no hello in {self.greet_s:g} s")
+
+        self.loop.call_later(self.greet_s, too_slow)
         return link
 
     def _message(self, link: SideLink, message: m.Message) -> None:
