@@ -153,8 +153,26 @@ def test_a_transfer_id_in_use_is_served_without_a_hand_over() -> None:
     assert side.pure.finished("p", aborted=False)
     side.pure.new(prefill_request("r", transfer_id="t-p"))
     assert len(side.warnings) == 2
-    side.pure.sent({"p"})
+    side.pure.quiet({"p"})
     side.pure.new(prefill_request("s", transfer_id="t-p"))
+    assert len(side.warnings) == 2
+
+
+def test_blocks_are_lent_to_one_decode_request_of_a_transfer() -> None:
+    """Its workers know a transfer by its id: a second request would be given the first's end."""
+    side = Side()
+    request = decode_request("d")
+    side.pure.new(request)
+    side.pure.new(decode_request("e", transfer_id="t-d"))
+    assert len(side.warnings) == 1
+    side.pure.allocated(request, [[0, 1, 2, 3]], 100)
+    assert not side.pure.finished("d", aborted=True)
+    again = decode_request("f", transfer_id="t-d")
+    side.pure.new(again)
+    assert len(side.warnings) == 2, "bytes may arrive in its blocks still"
+    assert side.pure.matched(again, 0) == 0
+    side.pure.quiet({"d"})
+    side.pure.new(decode_request("g", transfer_id="t-d"))
     assert len(side.warnings) == 2
 
 

@@ -93,7 +93,8 @@ class MoonpoolHandoffConnector(KVConnectorBase_V1, SupportsHMA):
         )
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
-        self.scheduler.sent(connector_output.finished_sending or ())
+        self.scheduler.quiet(connector_output.finished_sending or ())
+        self.scheduler.quiet(connector_output.finished_recving or ())
 
     def has_pending_push_work(self) -> bool:
         return self.scheduler.pending

@@ -66,6 +66,8 @@ class HandoffScheduler:
         self._warn = warn
         self._imports: dict[str, _Import] = {}
         self._exports: dict[str, _Export] = {}
+        # By request: transfers that the workers have a part in, until they say that it is quiet.
+        self._lent: dict[str, str] = {}
         self._kept: dict[str, str] = {}
         self._fresh()
 
@@ -91,13 +93,16 @@ class HandoffScheduler:
         try:
             if self._consumes and params.get("do_remote_prefill"):
                 target = _target(params)
+                wanted = [found.target.transfer for found in self._imports.values()]
+                _check_unused(target.transfer, wanted, self._lent)
                 self._imports[request.request_id] = _Import(target)
                 self._claims.append(target)
             elif self._produces and params.get("do_remote_decode"):
+                transfer = _transfer_id(params)
+                held = [export.transfer for export in self._exports.values()]
+                _check_unused(transfer, held, self._kept)
                 self._exports[request.request_id] = _Export(
-                    self._unused(_transfer_id(params)),
-                    request.num_prompt_tokens,
-                    prompt_digest(request),
+                    transfer, request.num_prompt_tokens, prompt_digest(request)
                 )
         except BadInput as error:
             self._warn(f"request {request.request_id}: kv_transfer_params: {error}")
@@ -126,6 +131,7 @@ class HandoffScheduler:
             self._cancelled.append((found.target.transfer, found.target))
             return
         self._imports[request.request_id] = found._replace(announced=True)
+        self._lent[request.request_id] = found.target.transfer
         first = request.num_prompt_tokens - external_tokens
         blocks = block_ids[0][
             first // self._block_size : -(-request.num_prompt_tokens // self._block_size)
@@ -195,16 +201,16 @@ class HandoffScheduler:
             self._ended.append(Ending(request_id, export.transfer))
         return export.opened
 
-    def sent(self, request_ids: Iterable[str]) -> None:
-        """The workers gave these requests' blocks back."""
+    def quiet(self, request_ids: Iterable[str]) -> None:
+        """The workers gave these requests' blocks back, or filled them."""
         for request_id in request_ids:
             self._kept.pop(request_id, None)
+            self._lent.pop(request_id, None)
 
-    def _unused(self, transfer: str) -> str:
-        held = {export.transfer for export in self._exports.values()}
-        if transfer in held or transfer in self._kept.values():
-            raise BadInput(f"transfer_id {transfer!r} belongs to another request still")
-        return transfer
+
+def _check_unused(transfer: str, asked: Iterable[str], under_way: Mapping[str, str]) -> None:
+    if transfer in asked or transfer in under_way.values():
+        raise BadInput(f"transfer_id {transfer!r} belongs to another request still")
 
 
 def prompt_digest(request: EngineRequest) -> str:
