@@ -16,12 +16,11 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from moonpool.core.address import parse_address
 from moonpool.core.errors import BadInput
 from moonpool.core.sections import HandoffConfig
 from moonpool.engine.job import Job
 from moonpool.transfer.handoff import DecodeNode, KVLayout, KVMemory, PartMemory, PrefillNode
-from moonpool.transfer.handoff.messages import TRANSFER_ID_CHARS_MAX
+from moonpool.transfer.handoff.params import origin_of, transfer_of
 
 if TYPE_CHECKING:
     from moonpool.cache.pages import PagePool
@@ -209,15 +208,14 @@ class Disagg:
 
     def settled(self) -> list[Outcome]:
         """Hand-overs that are quiet since the last call; their jobs have no part any more."""
-        taken = [(one.transfer, one.ok) for one in self._take()]
         outcomes = []
-        for transfer, ok in taken:
-            handing = self._handings.get(transfer)
+        for one in self._take():
+            handing = self._handings.get(one.transfer)
             if handing is None or not handing.begun:
                 continue  # a claim that came to nothing; what is announced later will, too
             self._drop(handing)
             outcomes.append(
-                Outcome(handing.job, handing.tokens, handing.wish.sends, ok, handing.is_over)
+                Outcome(handing.job, handing.tokens, handing.wish.sends, one.ok, handing.is_over)
             )
         return outcomes
 
@@ -257,22 +255,13 @@ def wish_of(params: Mapping[str, Any]) -> Wish | None:
     sends, receives = params.get("do_remote_decode"), params.get("do_remote_prefill")
     if not sends and not receives:
         return None
-    if sends and receives:
-        raise BadInput("kv_transfer_params: do_remote_decode and do_remote_prefill exclude another")
-    transfer = params.get("transfer_id")
-    if not isinstance(transfer, str) or not 0 < len(transfer) <= TRANSFER_ID_CHARS_MAX:
-        raise BadInput(
-            f"kv_transfer_params: transfer_id is a text of 1..{TRANSFER_ID_CHARS_MAX} characters"
-        )
-    if sends:
-        return Wish(transfer)
-    remote, engine = params.get("remote"), params.get("remote_engine_id")
-    if not isinstance(remote, str) or not remote:
-        raise BadInput("kv_transfer_params: remote is the prefill engine's side channel, host:port")
-    parse_address(remote)
-    if engine is not None and not isinstance(engine, str):
-        raise BadInput("kv_transfer_params: remote_engine_id is a text or null")
-    return Wish(transfer, remote, engine)
+    try:
+        if sends and receives:
+            raise BadInput("do_remote_decode and do_remote_prefill exclude another")
+        transfer = transfer_of(params)
+        return Wish(transfer) if sends else Wish(transfer, *origin_of(params))
+    except BadInput as error:
+        raise BadInput(f"kv_transfer_params: {error}") from None
 
 
 def kv_memory(pages: PagePool, model: str) -> KVMemory:

@@ -22,9 +22,8 @@ from moonpool.connectors.vllm.pd_metadata import (
     Opening,
     Target,
 )
-from moonpool.core.address import parse_address
 from moonpool.core.errors import BadInput
-from moonpool.transfer.handoff.messages import TRANSFER_ID_CHARS_MAX
+from moonpool.transfer.handoff.params import origin_of, transfer_of
 
 _RECOMPUTED_TOKENS = 1  # vLLM computes a prompt's last token itself, whatever came
 
@@ -92,13 +91,13 @@ class HandoffScheduler:
         params = request.kv_transfer_params or {}
         try:
             if self._consumes and params.get("do_remote_prefill"):
-                target = _target(params)
+                target = Target(transfer_of(params), *origin_of(params))
                 wanted = [found.target.transfer for found in self._imports.values()]
                 _check_unused(target.transfer, wanted, self._lent)
                 self._imports[request.request_id] = _Import(target)
                 self._claims.append(target)
             elif self._produces and params.get("do_remote_decode"):
-                transfer = _transfer_id(params)
+                transfer = transfer_of(params)
                 held = [export.transfer for export in self._exports.values()]
                 _check_unused(transfer, held, self._kept)
                 self._exports[request.request_id] = _Export(
@@ -219,20 +218,3 @@ def prompt_digest(request: EngineRequest) -> str:
         return ""
     tokens = np.asarray(request.prompt_token_ids, dtype="<u4")
     return hashlib.sha256(tokens.tobytes()).hexdigest()[:32]
-
-
-def _transfer_id(params: Mapping[str, Any]) -> str:
-    transfer = params.get("transfer_id")
-    if not isinstance(transfer, str) or not 0 < len(transfer) <= TRANSFER_ID_CHARS_MAX:
-        raise BadInput(f"transfer_id must be a text of 1..{TRANSFER_ID_CHARS_MAX} characters")
-    return transfer
-
-
-def _target(params: Mapping[str, Any]) -> Target:
-    remote, engine = params.get("remote"), params.get("remote_engine_id")
-    if not isinstance(remote, str):
-        raise BadInput("remote must be the prefill worker's side channel, 'host:port'")
-    parse_address(remote)
-    if engine is not None and not isinstance(engine, str):
-        raise BadInput("remote_engine_id must be a text or null")
-    return Target(_transfer_id(params), remote, engine)
