@@ -20,6 +20,7 @@ from moonpool.core.errors import BadInput
 from moonpool.core.sections import HandoffConfig
 from moonpool.engine.job import Job
 from moonpool.transfer.handoff import DecodeNode, KVLayout, KVMemory, PartMemory, PrefillNode
+from moonpool.transfer.handoff.node import sums_of
 from moonpool.transfer.handoff.params import origin_of, transfer_of
 
 if TYPE_CHECKING:
@@ -221,11 +222,8 @@ class Disagg:
 
     def figures(self) -> dict[str, float]:
         """Counters of both nodes."""
-        found: dict[str, float] = {"handings": len(self._handings)}
-        for prefix, node in (("sent", self._prefill), ("received", self._decode)):
-            for name, value in (node.counts if node is not None else {}).items():
-                found[f"{prefix}_{name}"] = value
-        return found
+        sums = sums_of(sent=self._prefill, received=self._decode)
+        return {"handings": len(self._handings), **sums}
 
     def close(self) -> None:
         """Quiet when it returns."""

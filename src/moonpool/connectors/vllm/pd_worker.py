@@ -12,6 +12,7 @@ import numpy as np
 
 from moonpool.connectors.vllm.pd_metadata import HandoffPlan
 from moonpool.transfer.handoff import DecodeNode, PrefillNode
+from moonpool.transfer.handoff.node import sums_of
 
 _QUIET_SLACK_S = 1.0
 
@@ -126,11 +127,7 @@ class HandoffWorker:
 
     def counts(self) -> dict[str, int]:
         """Sums since the start, of both nodes."""
-        found: dict[str, int] = {}
-        for prefix, node in (("prefill", self._prefill), ("decode", self._decode)):
-            for name, value in (node.counts if node is not None else {}).items():
-                found[f"{prefix}_{name}"] = value
-        return found
+        return sums_of(prefill=self._prefill, decode=self._decode)
 
     def close(self) -> None:
         for node in (self._decode, self._prefill):

@@ -4,7 +4,6 @@ claim? ──> announce ──> Settled          whatever happens in between
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 
 import numpy as np
@@ -34,7 +33,7 @@ from moonpool.transfer.handoff.remote import Asked, Remote, Session, Waiting
 REMOTES_MAX = 1024
 
 
-class DecodeNode(HandoffNode):
+class DecodeNode(HandoffNode[Settled]):
     """One decode rank. Blocks given to announce() belong to the transfer until take() yields its
     Settled: that comes for every transfer, within a lease and a fence of any failure."""
 
@@ -53,7 +52,6 @@ class DecodeNode(HandoffNode):
         self._sessions: dict[int, Session] = {}
         self._next_session = 1
         self._asked: dict[str, Asked] = {}
-        self._settled: deque[Settled] = deque()
         self._progress: dict[str, dict[int, int]] = {}
 
     # ---- the engine's side, any thread ----
@@ -139,13 +137,6 @@ class DecodeNode(HandoffNode):
             None,
             lambda sessions: [Send(number, m.Cancel(transfer)) for number in sessions],
         )
-
-    def take(self) -> list[Settled]:
-        """What was settled since the last call: those blocks are the caller's again."""
-        taken = []
-        while self._settled:
-            taken.append(self._settled.popleft())
-        return taken
 
     def progress(self, transfer: str) -> dict[int, int]:
         """Tokens in place by layer, as far as told; empty for a transfer that is over."""
@@ -252,13 +243,7 @@ class DecodeNode(HandoffNode):
         _, link = await self.loop.create_connection(made, host, port + session.rank)
         await link.ready
         link.send(
-            m.Hello(
-                protocol=m.PROTOCOL_VERSION,
-                engine=self.name,
-                epoch=self.epoch,
-                layout=self.memory.layout,
-                beat_ms=self.config.beat_ms,
-                lease_ms=self.config.lease_ms,
+            self.hello(
                 data=self.data,
                 data_epoch=self.engine.epoch,
                 blocks=self.memory.blocks,
@@ -354,8 +339,7 @@ class DecodeNode(HandoffNode):
         self.count("arrived" if settled.ok else "failed")
         self._asked.pop(settled.transfer, None)
         self._progress.pop(settled.transfer, None)
-        self._settled.append(settled)
-        self.notify()
+        self.tell(settled)
 
     def next_s(self) -> float:
         return self.machine.next_s()

@@ -4,18 +4,21 @@ import asyncio
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from moonpool.core.errors import Closed, MoonpoolError
 from moonpool.core.sections import HandoffConfig, TransferConfig
 from moonpool.transfer.engine import Engine
-from moonpool.transfer.handoff.actions import Times
+from moonpool.transfer.handoff import messages as m
+from moonpool.transfer.handoff.actions import Release, Settled, Times
 from moonpool.transfer.handoff.memory import KVMemory
 
 TICK_MIN_S = 0.002
 CLOSE_S = 5.0
+Outcome = TypeVar("Outcome", Release, Settled)
 
 
 def times_of(config: HandoffConfig) -> Times:
@@ -29,7 +32,7 @@ def times_of(config: HandoffConfig) -> Times:
     )
 
 
-class HandoffNode:
+class HandoffNode(Generic[Outcome]):
     """One rank's end. Public calls may come from any thread; they never wait for a peer.
 
     `name` is the engine's; `epoch` names this life of it. `notify` is called, on the node's
@@ -48,8 +51,9 @@ class HandoffNode:
         self.times = times_of(self.config)
         self.epoch = secrets.randbits(63) | 1
         self.stride = memory.stride()
-        self.counts: dict[str, int] = {}
-        self.notify = notify
+        self._counts: dict[str, int] = {}
+        self._notify = notify
+        self._outcomes: deque[Outcome] = deque()
         # Never through shared memory: what a peer has mapped cannot be withdrawn from it.
         self.engine = Engine(
             TransferConfig(
@@ -71,7 +75,36 @@ class HandoffNode:
         return time.monotonic()
 
     def count(self, what: str, by: int = 1) -> None:
-        self.counts[what] = self.counts.get(what, 0) + by
+        self._counts[what] = self._counts.get(what, 0) + by
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Sums since the start. A copy: the node goes on counting on its own thread."""
+        return dict(self._counts)
+
+    def tell(self, outcome: Outcome) -> None:
+        """On the node's thread: a transfer is over here."""
+        self._outcomes.append(outcome)
+        self._notify()
+
+    def take(self) -> list[Outcome]:
+        """What is over since the last call: those blocks are the caller's again."""
+        taken = []
+        while self._outcomes:
+            taken.append(self._outcomes.popleft())
+        return taken
+
+    def hello(self, **more: Any) -> m.Hello:
+        """What either side says of itself."""
+        return m.Hello(
+            protocol=m.PROTOCOL_VERSION,
+            engine=self.name,
+            epoch=self.epoch,
+            layout=self.memory.layout,
+            beat_ms=self.config.beat_ms,
+            lease_ms=self.config.lease_ms,
+            **more,
+        )
 
     def post(self, what: Callable[[], None]) -> None:
         """Runs on the node's thread, soon, in order. Raises Closed."""
@@ -123,3 +156,13 @@ class HandoffNode:
         self.engine.close()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(CLOSE_S)
+
+
+def sums_of(**nodes: HandoffNode[Any] | None) -> dict[str, int]:
+    """The counts of an engine's nodes, by the names given: `prefill_pushes`."""
+    return {
+        f"{prefix}_{name}": value
+        for prefix, node in nodes.items()
+        if node is not None
+        for name, value in node.counts.items()
+    }

@@ -4,7 +4,6 @@ open ── computed... ──> (pushes) ──> Release          whatever happe
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -53,7 +52,7 @@ class _Target(NamedTuple):
     tokens: int
 
 
-class PrefillNode(HandoffNode):
+class PrefillNode(HandoffNode[Release]):
     """One prefill rank. Blocks given to open() must stay as they are until take() yields their
     Release: that comes for every transfer, within moments of its end."""
 
@@ -74,7 +73,6 @@ class PrefillNode(HandoffNode):
         self._next_session = 1
         self._blocks: dict[str, I64] = {}
         self._targets: dict[str, _Target] = {}
-        self._released: deque[Release] = deque()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -132,13 +130,6 @@ class PrefillNode(HandoffNode):
         """The request failed or was aborted here."""
         self.post(lambda: self._act(self.machine.close(transfer, code, text, self.now_s())))
 
-    def take(self) -> list[Release]:
-        """What was released since the last call."""
-        taken = []
-        while self._released:
-            taken.append(self._released.popleft())
-        return taken
-
     # ---- sessions ----
 
     def _accept(self) -> SideLink:
@@ -189,18 +180,8 @@ class PrefillNode(HandoffNode):
         self._sessions[session.number] = session
         self.count("sessions")
         self.machine.session_up(session.number, pusher.plan.step_tokens, self.now_s())
-        self._reply(session.link, self._hello())
+        self._reply(session.link, self.hello())
         self.arm()
-
-    def _hello(self) -> m.Hello:
-        return m.Hello(
-            protocol=m.PROTOCOL_VERSION,
-            engine=self.name,
-            epoch=self.epoch,
-            layout=self.memory.layout,
-            beat_ms=self.config.beat_ms,
-            lease_ms=self.config.lease_ms,
-        )
 
     def _note_target(self, session: _Session, message: m.Announce) -> None:
         assert session.hello is not None
@@ -285,8 +266,7 @@ class PrefillNode(HandoffNode):
         self.count("released" if release.ok else "released_failed")
         self._blocks.pop(release.transfer, None)
         self._targets.pop(release.transfer, None)
-        self._released.append(release)
-        self.notify()
+        self.tell(release)
 
     def _drop(self, drop: Drop) -> None:
         session = self._sessions.get(drop.session)
