@@ -102,6 +102,27 @@ def test_what_is_on_its_way_is_not_lost(pool: Pool) -> None:
         link.close()
 
 
+def test_an_idle_engine_keeps_each_lost_block_once(pool: Pool) -> None:
+    """Others store and lose its blocks, again and again, while it takes nothing."""
+    events = PoolEvents(SPACES, BLOCK, linked(pool), as_numbers=True)
+    request = Told("text", 4 * BLOCK)
+    keys = keys_of(0, Namespace(), request.block_hashes)
+    pool.put_many(keys, [b"x"] * 4)
+    events.planned(SaveJob("r", Namespace(), [run("text", [7, 8, 9, 10])], [None]), request)
+    events.stored(request.block_hashes)
+    for _ in range(20):
+        pool.remove(keys[0])
+        pool.put(keys[0], b"x")
+    pool.remove(keys[3])
+    patience = threading.Event()
+    for _ in range(3000):
+        if request.block_hashes[3] in events._gone:
+            break
+        patience.wait(0.01)
+    assert list(events._gone) == [request.block_hashes[0], request.block_hashes[3]]
+    events.close()
+
+
 def test_what_went_before_the_log_could_be_read(pool: Pool) -> None:
     """The follower starts late, or lost its place: it asks for every block."""
     reached = threading.Event()

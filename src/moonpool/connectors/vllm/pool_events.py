@@ -37,7 +37,7 @@ class PoolEvents:
         self._lock = threading.Lock()
         self._digests: OrderedDict[bytes, bytes] = OrderedDict()  # of keys on their way or stored
         self._stored: set[bytes] = set()  # digests among them
-        self._gone: list[bytes] = []
+        self._gone: dict[bytes, None] = {}  # in order, each once: an idle engine takes none of it
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="moonpool-events", daemon=True)
         self._thread.start()
@@ -71,13 +71,13 @@ class PoolEvents:
     def stored(self, digests: Sequence[bytes]) -> None:
         with self._lock:
             self._stored.update(digests)
-            if len(self._stored) > 2 * BLOCKS_MAX:  # of other groups, mostly
+            if len(self._stored) > 2 * BLOCKS_MAX:  # of keys that had to go
                 self._stored.intersection_update(self._digests.values())
         self._book.stored(digests)
 
     def take(self) -> list[Stored | Removed]:
         with self._lock:
-            gone, self._gone = self._gone, []
+            gone, self._gone = self._gone, {}
         self._book.removed(gone)
         return self._book.take()
 
@@ -118,4 +118,4 @@ class PoolEvents:
                 digest = self._digests.get(key)
                 if digest is not None:
                     self._stored.discard(digest)
-                    self._gone.append(digest)
+                    self._gone[digest] = None
