@@ -42,7 +42,7 @@ HEAVY = {"torch", "vllm", "sglang", "lmcache", "nixl", "etcd3", "zmq", "starlett
 TORCH_FREE = ("core", "transfer", "pool")
 # Subclasses of an engine's own classes: only that engine imports them, and only after its version
 # was looked at.
-FACES = {"connector", "engine_types", "pd_connector"}
+FACES = {"connector", "engine_types", "face", "pd_connector"}
 # Here torch is the subject: imported at the top, but these files only inside functions.
 TORCH_HOMES = ("moonpool.engine.model",)
 

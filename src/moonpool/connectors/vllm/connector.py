@@ -6,14 +6,12 @@ Imports vLLM, so it is imported by the package's `__getattr__` only.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1,
     KVConnectorRole,
     KVConnectorTransferResults,
-    SupportsHMA,
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
@@ -24,22 +22,20 @@ from moonpool.connectors.vllm.engine_types import (
     MoonpoolStats,
     engine_event,
 )
+from moonpool.connectors.vllm.face import Face, block_tables, scheduled
 from moonpool.connectors.vllm.metadata import StepPlan, WorkerReport
 
 if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
     from vllm.distributed.kv_events import KVCacheEvent
-    from vllm.forward_context import ForwardContext
-    from vllm.v1.attention.backend import AttentionMetadata
-    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
 
-class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
+class MoonpoolConnector(Face[SchedulerSide, WorkerSide]):
     """vLLM's prefixes in a Moonpool pool: what one engine computed, any of them loads."""
 
     _cache_hit_source = CacheHitSource.HOST
@@ -50,8 +46,6 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
         super().__init__(vllm_config, role, kv_cache_config)
         transfer = self._kv_transfer_config
         config = connector_config(transfer.kv_connector_extra_config)
-        self._scheduler: SchedulerSide | None = None
-        self._worker: WorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:
             if config.load_failure == "recompute":
                 transfer.kv_load_failure_policy = "recompute"
@@ -66,36 +60,20 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
 
     # --- scheduler --------------------------------------------------------------------------------
 
-    @property
-    def scheduler(self) -> SchedulerSide:
-        assert self._scheduler is not None, "asked in a worker"
-        return self._scheduler
-
     def get_num_new_matched_tokens(
         self, request: Request, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         return self.scheduler.matched(request, num_computed_tokens, time.monotonic())
 
-    def update_state_after_alloc(
-        self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
-    ) -> None:
-        self.scheduler.allocated(request, blocks.get_block_ids(), num_external_tokens)
-
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepPlan:
-        state = scheduler_output.kv_connector_block_state
-        assert state is not None, "vLLM 0.32 offers the block tables of the step"
-        scheduled = _scheduled(scheduler_output)
-        return self.scheduler.plan(scheduled, state.get_block_ids, time.monotonic())
+        return self.scheduler.plan(
+            scheduled(scheduler_output), block_tables(scheduler_output), time.monotonic()
+        )
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         report = connector_output.kv_connector_worker_meta
         if isinstance(report, WorkerReport):
             self.scheduler.reported(report, time.monotonic())
-
-    def request_finished(
-        self, request: Request, block_ids: list[int]
-    ) -> tuple[bool, dict[str, Any] | None]:
-        return self.request_finished_all_groups(request, (block_ids,))
 
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
@@ -109,32 +87,11 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
 
     # --- worker -----------------------------------------------------------------------------------
 
-    @property
-    def worker(self) -> WorkerSide:
-        assert self._worker is not None, "asked in the scheduler"
-        return self._worker
-
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         self.worker.register(kv_caches)
 
-    def bind_connector_metadata(self, connector_metadata: Any) -> None:
-        super().bind_connector_metadata(connector_metadata)
-        self.worker.bind(connector_metadata)
-
-    def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
-        self.worker.start_loads()
-
     def wait_for_layer_load(self, layer_name: str) -> None:
         self.worker.wait_for_layer(layer_name)
-
-    def save_kv_layer(
-        self,
-        layer_name: str,
-        kv_layer: torch.Tensor,
-        attn_metadata: AttentionMetadata,
-        **kwargs: Any,
-    ) -> None:
-        self.worker.layer_done(layer_name)
 
     def wait_for_save(self) -> None:
         self.worker.wait_for_saves()
@@ -144,9 +101,6 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
         return KVConnectorTransferResults(
             finished_recving=received.finished, failed_recving=received.failed
         )
-
-    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        return None, self.worker.received(finished_req_ids).finished or None
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         return self.worker.take_bad_blocks()
@@ -165,24 +119,9 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
         (self._scheduler or self.worker).close()
 
     @classmethod
-    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
-        """Layers are waited for and read as they are computed."""
-        return True
-
-    @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> MoonpoolStats:
         return MoonpoolStats(data=data or {})
 
     @classmethod
     def build_prom_metrics(cls, *arguments: Any) -> MoonpoolPromMetrics:
         return MoonpoolPromMetrics(*arguments)
-
-
-def _scheduled(output: SchedulerOutput) -> Iterator[tuple[str, int]]:
-    """Each request of the step and how many tokens it has computed after it."""
-    tokens = output.num_scheduled_tokens
-    for new in output.scheduled_new_reqs:
-        yield new.req_id, new.num_computed_tokens + tokens[new.req_id]
-    cached = output.scheduled_cached_reqs
-    for request_id, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
-        yield request_id, computed + tokens[request_id]
