@@ -29,6 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,19 +170,12 @@ def engine(work: Path, name: str, model: Path, transfer: dict[str, Any], **env: 
 
 
 @contextmanager
-def moonpool(work: Path, model: Path) -> Iterator[EngineProcess]:
-    node = NodeConfig(name="n0", memory=1 << 30, dir=str(work))
+def moonpool(work: Path, model: Path, load: str = "async") -> Iterator[EngineProcess]:
+    name = f"moonpool-{load}"
+    node = NodeConfig(name=name, memory=1 << 30, dir=str(work))
     with Cluster(MasterConfig(port=0, nodes_expected=1), [node]) as cluster:
-        with ended(engine(work, "moonpool", model, moonpool_transfer(cluster.address))) as one:
-            yield one
-
-
-@contextmanager
-def moonpool_sync(work: Path, model: Path) -> Iterator[EngineProcess]:
-    node = NodeConfig(name="n1", memory=1 << 30, dir=str(work))
-    with Cluster(MasterConfig(port=0, nodes_expected=1), [node]) as cluster:
-        transfer = moonpool_transfer(cluster.address, load="sync")
-        with ended(engine(work, "moonpool-sync", model, transfer)) as one:
+        transfer = moonpool_transfer(cluster.address, load=load)
+        with ended(engine(work, name, model, transfer)) as one:
             yield one
 
 
@@ -251,7 +245,7 @@ def ended(engine: EngineProcess) -> Iterator[EngineProcess]:
 
 SUBJECTS: dict[str, Callable[[Path, Path], Any]] = {
     "moonpool": moonpool,
-    "moonpool-sync": moonpool_sync,
+    "moonpool-sync": partial(moonpool, load="sync"),
     "mooncake": mooncake,
     "lmcache": lmcache,
 }
