@@ -145,7 +145,7 @@ void EngineFeed::store_known(std::uint32_t place, std::uint32_t slot,
     index_.table_.ask_engine(keys[i]);
   }
   index_.store_run(index_.make_holder(place, slot), hashes_, first ? 0 : before);
-  for (std::size_t i = 0; i < keys.size(); i++) {
+  for (std::size_t i = 0; i < index_.numbers_.size(); i++) {
     name(place, index_.numbers_[i], hashes_[i], keys[i]);
   }
 }
@@ -153,10 +153,10 @@ void EngineFeed::store_known(std::uint32_t place, std::uint32_t slot,
 void EngineFeed::name(std::uint32_t place, std::uint32_t number, std::uint64_t hash,
                       std::uint64_t key) {
   if (key == 0) return;
-  if (!index_.table_.can_map()) index_.make_room();
+  const bool room = index_.table_.can_map() || index_.make_room();
   const PrefixEntry& entry = index_.table_[number];
   if (entry.free() || entry.hash() != hash || entry.engine() == key) return;  // gone, or known
-  if (entry.engine() == 0 && index_.table_.find_engine(key) == index_.kNone) {
+  if (room && entry.engine() == 0 && index_.table_.find_engine(key) == index_.kNone) {
     index_.table_.map_engine(number, key);
     return;
   }

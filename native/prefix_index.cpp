@@ -146,24 +146,40 @@ void PrefixIndex::store_run(std::uint32_t holder, std::span<const std::uint64_t>
   sweep(kSweepSteps);
   bound_sets();
   const std::uint32_t above = parent == 0 ? kNone : entry_for(parent);
+  if (parent != 0 && above == kNone) return;
   pinned_ = above;  // the last block has no child until the next one comes
   for (std::size_t from = 0; from < hashes.size(); from += kRun) {
-    const auto run = hashes.subspan(from, std::min(kRun, hashes.size() - from));
-    for (const std::uint64_t hash : run) table_.ask(hash);
-    for (const std::uint64_t hash : run) table_.ask_entry(hash);
-    for (const std::uint64_t hash : run) {
-      const std::uint32_t number = entry_for(hash);
-      if (pinned_ != kNone && number != pinned_ && table_[number].parent == kNone) {
-        link(number, pinned_);
-      }
-      give(number, holder);
-      numbers_.push_back(number);
-      pinned_ = number;
-    }
+    if (!store_blocks(holder, hashes.subspan(from, std::min(kRun, hashes.size() - from)))) break;
   }
   pinned_ = kNone;
   if (above != kNone) free_unheld(above);  // what came after it may hang elsewhere
   if (holders_[holder].torn.size() > kTornMax) drop_holder(holder);
+}
+
+// After the pinned block. False: the memory is full, and only blocks before these could go.
+bool PrefixIndex::store_blocks(std::uint32_t holder, std::span<const std::uint64_t> run) {
+  for (const std::uint64_t hash : run) table_.ask(hash);
+  for (const std::uint64_t hash : run) table_.ask_entry(hash);
+  for (const std::uint64_t hash : run) {
+    const std::uint32_t number = entry_for(hash);
+    if (number == kNone) return false;
+    if (pinned_ != kNone && table_[number].parent == kNone && !descends(pinned_, number)) {
+      link(number, pinned_);
+    }
+    give(number, holder);
+    numbers_.push_back(number);
+    pinned_ = number;
+  }
+  return true;
+}
+
+// Is the entry `ancestor`, or does it come after it? Blocks told in a circle are not linked to one:
+// each would have a child, and so none of them could ever go.
+bool PrefixIndex::descends(std::uint32_t number, std::uint32_t ancestor) const {
+  if (number == ancestor) return true;
+  if (table_[ancestor].children.none()) return false;
+  while (number != kNone && number != ancestor) number = table_[number].parent;
+  return number == ancestor;
 }
 
 // From now on the entry's place in its chain is known: whoever has it and not the parent is torn.
@@ -180,10 +196,11 @@ void PrefixIndex::link(std::uint32_t number, std::uint32_t parent) {
 }
 
 // The entry of the hash, made when there is none: with the empty set, and so not yet anybody's.
+// kNone: there is no room for it.
 std::uint32_t PrefixIndex::entry_for(std::uint64_t hash) {
   std::uint32_t number = table_.find(hash);
   if (number != kNone) return number;
-  make_room();
+  if (!make_room()) return kNone;
   number = table_.insert(hash);
   sets_.add_entry(HolderSets::kEmpty);
   if (touched_.size() <= number / 64) touched_.resize(number / 64 + 1);
@@ -270,7 +287,8 @@ bool PrefixIndex::holds_child(std::uint32_t number, std::uint32_t holder) const 
 
 // Frees the entry when nobody holds it and nothing hangs below it; then perhaps its parents.
 void PrefixIndex::free_unheld(std::uint32_t number) {
-  while (number != kNone && number != pinned_ && table_[number].children.none() &&
+  while (number != kNone && number != pinned_ && !table_[number].free() &&
+         table_[number].children.none() &&
          sets_.resolve(table_[number].set) == HolderSets::kEmpty) {
     const std::uint32_t parent = table_[number].parent;
     const bool counted = parent != kNone && table_.too_many_children(parent);
@@ -297,20 +315,21 @@ std::size_t PrefixIndex::bytes() const {
   return bytes;
 }
 
-// Before an entry is made: as long as it does not fit, leaves go.
-void PrefixIndex::make_room() {
+// Before an entry is made: as long as it does not fit, leaves go. False: there is none that may.
+bool PrefixIndex::make_room() {
   const auto many = [&] { return table_.size() >= EntryIndex::kNumbersMax; };
   while (!table_.ready() || many()) {
     if (!many() && table_.memory_bytes() + table_.bytes_to_grow() <= bytes_max_ / 8 * 6) {
       table_.grow();
-      return;
+      return true;
     }
     // Some more than needed, so that what comes next does not all pass here.
-    for (std::size_t i = 0; (many() || !table_.sparse()) && i < 64 + table_.size() / 16; i++) {
-      if (!evict_one()) break;
-    }
+    std::size_t gone = 0;
+    while ((many() || !table_.sparse()) && gone < 64 + table_.size() / 16 && evict_one()) gone++;
     table_.clean();
+    if (gone == 0 && (!table_.ready() || many())) return false;
   }
+  return true;
 }
 
 void PrefixIndex::bound_sets() {

@@ -89,8 +89,10 @@ class PrefixIndex {
 
   std::uint32_t holder_of(std::uint32_t place, std::uint32_t slot) const;
   std::uint32_t make_holder(std::uint32_t place, std::uint32_t slot);
-  // The entries of the run, in numbers_; the first entry's parent must be held by the caller.
+  // The entries of the run are in numbers_ then: fewer than hashes where not all of it has room.
   void store_run(std::uint32_t holder, std::span<const std::uint64_t> hashes, std::uint64_t parent);
+  bool store_blocks(std::uint32_t holder, std::span<const std::uint64_t> run);
+  bool descends(std::uint32_t number, std::uint32_t ancestor) const;
   bool remove_one(std::uint32_t holder, std::uint64_t hash);
   // The place says that it lost a block: what was guessed of it before counts no more.
   void remove_guess(std::uint32_t place, std::uint64_t hash);
@@ -107,7 +109,7 @@ class PrefixIndex {
     return sets_.contains(sets_.resolve(table_[number].set), holder);
   }
   void link(std::uint32_t number, std::uint32_t parent);
-  void make_room();
+  bool make_room();
   void bound_sets();
   bool evict_one();
   void sweep(std::uint32_t steps);

@@ -97,6 +97,42 @@ TEST(a_block_whose_parent_is_told_later_is_torn_for_who_lacks_the_parent) {
   CHECK_EQ(depth(index, blocks, 2), 6);
 }
 
+TEST(of_a_chain_that_has_no_room_the_head_stays) {
+  PrefixIndex index(1 << 20);
+  const Chain blocks = chain(1, 60000), other = chain(2, 64);
+  index.store(1, 0, blocks, 0);
+  CHECK(index.memory_bytes() <= 1 << 20);
+  const std::int64_t kept = depth(index, blocks, 1);
+  CHECK(kept > 10000 && kept < 60000);
+  index.store(2, 0, other, 0);
+  CHECK_EQ(depth(index, other, 2), 64);
+}
+
+TEST(blocks_told_in_a_circle_go_like_others) {
+  PrefixIndex index(1 << 20);
+  for (std::uint64_t i = 1; i < 40000; i++) {
+    const std::uint64_t a = mix64(i), b = mix64(~i);
+    index.store(1, 0, {{a, b, a}}, 0);
+    index.store(1, 0, {{a}}, b);
+  }
+  CHECK(index.memory_bytes() <= 1 << 20);
+  const Chain blocks = chain(1, 64);
+  index.store(2, 0, blocks, 0);
+  CHECK_EQ(depth(index, blocks, 2), 64);
+}
+
+TEST(a_parent_that_nobody_has_may_go_while_its_run_is_stored) {
+  PrefixIndex index(1 << 20);
+  const Chain known = chain(1, 3);
+  index.store(1, 0, known, 0);
+  for (std::uint32_t tag = 0; tag < 8; tag++) {
+    Chain run = chain(10 + tag, 60000);
+    run[0] = known[1];  // which comes after another one already
+    index.store(1, 0, run, mix64(tag));
+  }
+  CHECK(index.memory_bytes() <= 1 << 20);
+}
+
 struct Engine {
   PrefixIndex index{1 << 24};
   EngineFeed feed{index};
@@ -160,6 +196,17 @@ TEST(a_worker_whose_engine_hashes_otherwise_has_names_of_its_own) {
   CHECK_EQ(depth(engine.index, engine.own, 2), 4);
   CHECK_EQ(depth(engine.index, engine.own, 1), 8);
   CHECK_EQ(engine.feed.aliases(), 4);
+}
+
+TEST(what_had_no_room_got_no_name) {
+  PrefixIndex index(1 << 20);
+  EngineFeed feed(index);
+  const Chain keys = chain(5, 60000), contents = chain(6, 60000);
+  feed.store(1, 0, {keys, contents, 0, 77});
+  const std::uint64_t held = index.held(1, 0);
+  CHECK(held > 1000 && held < 60000);
+  CHECK_EQ(feed.remove(1, 0, keys), held);
+  CHECK_EQ(index.counts().blocks, 0);
 }
 
 TEST(garbage_is_no_message_and_harms_nothing) {
