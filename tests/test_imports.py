@@ -26,18 +26,28 @@ RANKS = {
 }
 # Below every room: the compiled core, and the release number in the package itself.
 GROUND = {"moonpool", "moonpool._core"}
-HEAVY = {"torch", "vllm", "sglang", "lmcache", "nixl", "etcd3", "zmq", "starlette", "uvicorn"} | {
+HEAVY = {
+    "aiohttp",
+    "etcd3",
     "gguf",
+    "httptools",
     "jinja2",
+    "lmcache",
     "matplotlib",
     "mooncake",
-    "psutil",
+    "nixl",
     "redis",
     "rich",
     "safetensors",
+    "sglang",
+    "starlette",
     "tokenizers",
+    "torch",
     "transformers",
+    "uvicorn",
     "uvloop",
+    "vllm",
+    "zmq",
 }
 TORCH_FREE = ("core", "transfer", "pool")
 # Subclasses of an engine's own classes: only that engine imports them, and only after its version
