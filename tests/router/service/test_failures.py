@@ -214,8 +214,7 @@ async def test_a_request_that_took_too_long_is_sent_nowhere_else() -> None:
         await asyncio.sleep(60)
 
     workers = [TinyWorker("a", never), TinyWorker("b", never)]
-    settings = {"first_byte_ms": 200, "health_failures": 1, "health_ms": 60_000}
-    async with routed(*workers, **settings) as router:
+    async with routed(*workers, first_byte_ms=200, health_failures=1, health_ms=60_000) as router:
         assert (await ask(router, completion(PROMPT))).status == 504
         assert sum(seat.ready for seat in router.desk.seats.values()) == 1
         assert not router.desk.counters.retries
