@@ -1,0 +1,242 @@
+"""What clients ask of the master, and its answers, packed columns inside (see `messages`)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from moonpool.pool.message_words import KeyColumn, ReplicaColumn, SegmentEndpoint, Touches
+
+
+class Reserve(msgspec.Struct, array_like=True, frozen=True, tag=1):
+    """Ask for the right to write n keys. `parent_of` i32[n]: index into the batch, -1 none,
+    -2-j: `outside_parents[j]`. With `chain` the batch is admitted as a contiguous prefix."""
+
+    keys: KeyColumn
+    sizes: bytes  # u64[n]
+    parent_of: bytes  # i32[n]
+    outside_parents: KeyColumn = KeyColumn()
+    replicas: int = 1
+    min_replicas: int = 0  # 0: same as replicas
+    pin: int = 0  # 0 none, 1 soft, 2 hard
+    expiry_ms: int = 0  # wall clock, 0 never
+    tenant: int = 0
+    chain: bool = False
+    replace: bool = False
+    prefer_segment: int = -1
+    touches: Touches = Touches()
+
+
+class Reserved(msgspec.Struct, array_like=True, frozen=True, tag=2):
+    """`status` u8[n] of PutStatus; for granted ones `row` i32, `attempt` u64 (the version's
+    sequence) and `segments` u16[n * replicas] (0xffff: none)."""
+
+    term: int
+    status: bytes
+    row: bytes
+    attempt: bytes
+    segments: bytes
+    expires_in_ms: int
+    topology_version: int
+
+
+class Commit(msgspec.Struct, array_like=True, frozen=True, tag=3):
+    """Sealed replicas of m attempts, in chain order."""
+
+    term: int
+    row: bytes  # i32[m]
+    attempt: bytes  # u64[m]
+    crc: bytes  # u32[m]
+    replicas: ReplicaColumn
+    touches: Touches = Touches()
+
+
+class Committed(msgspec.Struct, array_like=True, frozen=True, tag=4):
+    status: bytes  # u8[m] of PutStatus
+
+
+class Abort(msgspec.Struct, array_like=True, frozen=True, tag=5):
+    row: bytes
+    attempt: bytes
+
+
+class Done(msgspec.Struct, array_like=True, frozen=True, tag=6):
+    """A bare yes."""
+
+    count: int = 0
+
+
+class Reoffer(msgspec.Struct, array_like=True, frozen=True, tag=7):
+    """`failed` u16[m]: the segment that could not take attempt i. Asks for another one each."""
+
+    row: bytes
+    attempt: bytes
+    failed: bytes
+
+
+class Reoffered(msgspec.Struct, array_like=True, frozen=True, tag=8):
+    segments: bytes  # u16[m], 0xffff: none left
+    topology_version: int
+
+
+class Await(msgspec.Struct, array_like=True, frozen=True, tag=9):
+    """Wait (bounded) until these keys are settled."""
+
+    keys: KeyColumn
+    wait_ms: int
+
+
+class Awaited(msgspec.Struct, array_like=True, frozen=True, tag=10):
+    status: bytes  # u8[n] of AwaitStatus
+
+
+class Lookup(msgspec.Struct, array_like=True, frozen=True, tag=11):
+    """Placements of n keys; with `prefix` only of the leading run of found ones."""
+
+    keys: KeyColumn
+    prefix: bool = False
+    touches: Touches = Touches()
+    tenant: int = 0
+
+
+class Found(msgspec.Struct, array_like=True, frozen=True, tag=12):
+    """`status` u8[n] of LookupStatus (with prefix: only the first k are answered, the rest
+    are ABSENT); `row`, `sequence`, `size`, `crc` for all n (0 where not found)."""
+
+    status: bytes
+    row: bytes  # i32[n]
+    term: bytes  # u64[n]
+    sequence: bytes  # u64[n]
+    size: bytes  # u64[n]
+    crc: bytes  # u32[n]
+    replicas: ReplicaColumn
+    topology_version: int
+
+
+class Exists(msgspec.Struct, array_like=True, frozen=True, tag=13):
+    keys: KeyColumn
+    touches: Touches = Touches()
+    tenant: int = 0
+
+
+class Existence(msgspec.Struct, array_like=True, frozen=True, tag=14):
+    found: bytes  # u8[n], 1 committed and readable
+
+
+class Remove(msgspec.Struct, array_like=True, frozen=True, tag=15):
+    keys: KeyColumn
+    wait_ms: int = 1000  # how long to wait for unreachable agents' leases before saying PENDING
+    tenant: int = 0
+
+
+class Removed(msgspec.Struct, array_like=True, frozen=True, tag=16):
+    status: bytes  # u8[n] of RemoveStatus
+    pending_nodes: list[str] = []
+
+
+class RemovePrefix(msgspec.Struct, array_like=True, frozen=True, tag=17):
+    """Remove every object whose key starts with `prefix` (answers Done with the count)."""
+
+    prefix: bytes
+    wait_ms: int = 1000
+    tenant: int = 0
+
+
+class List(msgspec.Struct, array_like=True, frozen=True, tag=18):
+    prefix: bytes = b""
+    cursor: int = 0
+    limit: int = 1000
+    tenant: int = 0
+
+
+class Listed(msgspec.Struct, array_like=True, frozen=True, tag=19):
+    keys: KeyColumn
+    size: bytes  # u64[n]
+    replicas: bytes  # u8[n]
+    cursor: int  # -1: end
+
+
+class Stat(msgspec.Struct, array_like=True, frozen=True, tag=20):
+    pass
+
+
+class Status(msgspec.Struct, array_like=True, frozen=True, tag=21):
+    """A free-form, documented dictionary (see docs/operations.md)."""
+
+    values: dict[str, object]
+
+
+class Topology(msgspec.Struct, array_like=True, frozen=True, tag=22):
+    pass
+
+
+class TopologyIs(msgspec.Struct, array_like=True, frozen=True, tag=23):
+    version: int
+    term: int
+    segments: list[SegmentEndpoint]
+
+
+class EventsFrom(msgspec.Struct, array_like=True, frozen=True, tag=24):
+    term: int
+    sequence: int
+    limit: int = 1000
+    wait_ms: int = 0
+
+
+class Event(msgspec.Struct, array_like=True, frozen=True):
+    """kind: put, remove, evict, node_lost, node_back, replace, clear."""
+
+    term: int
+    sequence: int
+    kind: str
+    key: bytes
+    parent: bytes
+    size: int
+    node: str
+    wall_ms: int
+
+
+class Events(msgspec.Struct, array_like=True, frozen=True, tag=25):
+    """`rebase`: the asked position is gone or of another term; take a snapshot (List) first."""
+
+    events: list[Event]
+    term: int
+    next_sequence: int
+    rebase: bool
+
+
+class Lease(msgspec.Struct, array_like=True, frozen=True, tag=26):
+    """Take (`lease` 0), renew or, with `ttl_ms` 0, release a lease on objects by row."""
+
+    lease: int
+    row: bytes
+    sequence: bytes
+    ttl_ms: int
+
+
+class Leased(msgspec.Struct, array_like=True, frozen=True, tag=27):
+    lease: int
+    granted: bytes  # u8[n]
+    ttl_ms: int
+
+
+class Touch(msgspec.Struct, array_like=True, frozen=True, tag=28):
+    """Touches alone, when no other request came within touch_flush_ms."""
+
+    touches: Touches
+
+
+class Report(msgspec.Struct, array_like=True, frozen=True, tag=30):
+    """Replicas whose bytes failed their CRC at a reader: the master drops them (answers Done)."""
+
+    row: bytes  # i32[n]
+    sequence: bytes  # u64[n]
+    segment: bytes  # u16[n]
+    slot: bytes  # u32[n]
+    generation: bytes  # u64[n]
+
+
+class Failure(msgspec.Struct, array_like=True, frozen=True, tag=29):
+    """The request could not be answered: `code` names a class of core.errors."""
+
+    code: str
+    text: str

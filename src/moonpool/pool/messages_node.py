@@ -1,0 +1,115 @@
+"""What nodes and the master say to each other, packed columns inside (see `messages`)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from moonpool.pool.message_words import KeyColumn, SegmentEndpoint
+
+
+class JoinSegment(msgspec.Struct, array_like=True, frozen=True, tag=40):
+    """A node offers its segment; the master answers Adopt (a higher term) or Failure."""
+
+    endpoint: SegmentEndpoint
+    term: int  # highest term the segment has seen
+    slots: int
+    data_bytes: int
+    sealed: int  # objects in it, for progress
+
+
+class Adopt(msgspec.Struct, array_like=True, frozen=True, tag=41):
+    segment: int
+    term: int
+    instance: bytes
+    node_lease_ms: int
+    wall_ms: int
+
+
+class Adopted(msgspec.Struct, array_like=True, frozen=True, tag=42):
+    """The term is raised in the segment; the inventory follows in InventoryChunks."""
+
+    segment: int
+    term: int
+    sequence: int  # the agent's change number the inventory starts from
+    tombstones: KeyColumn = KeyColumn()  # 16-byte key digests of removes that missed a replica
+    tombstone_term: bytes = b""
+    tombstone_sequence: bytes = b""
+
+
+class InventoryChunk(msgspec.Struct, array_like=True, frozen=True, tag=43):
+    """Sealed slots of a segment, at most 32 Ki a chunk."""
+
+    segment: int
+    term: int
+    slot: bytes  # u32[n]
+    generation: bytes  # u64[n]
+    version_term: bytes  # u64[n]
+    version_sequence: bytes  # u64[n]
+    size: bytes  # u64[n]
+    crc: bytes  # u32[n]
+    tenant: bytes  # u32[n]
+    expiry_ms: bytes  # i64[n]
+    last_used: bytes  # u32[n]
+    replicas: bytes  # u8[n]
+    pin: bytes  # u8[n]
+    keys: KeyColumn
+    parents: KeyColumn
+    last: bool
+
+
+class Heartbeat(msgspec.Struct, array_like=True, frozen=True, tag=44):
+    segment: int
+    term: int
+    sequence: int
+    usage: dict[str, int]
+    # changes since the last heartbeat: kind u8 (1 sealed, 2 retired, 3 freed)
+    change_sequence: bytes = b""
+    change_kind: bytes = b""
+    change_slot: bytes = b""
+    change_generation: bytes = b""
+    change_version_term: bytes = b""
+    change_version_sequence: bytes = b""
+    gap: bool = False
+
+
+class HeartbeatAck(msgspec.Struct, array_like=True, frozen=True, tag=45):
+    segment: int
+    term: int
+    want_inventory: bool = False
+
+
+class Retire(msgspec.Struct, array_like=True, frozen=True, tag=46):
+    """Retire these slots; answered by RetireDone with the same id."""
+
+    id: int
+    segment: int
+    term: int
+    slot: bytes
+    generation: bytes
+    hold_ms: int = 0  # a lease: keep the memory this much longer
+
+
+class RetireDone(msgspec.Struct, array_like=True, frozen=True, tag=47):
+    id: int
+    segment: int
+    status: bytes  # u8[n] of the native Status
+
+
+class Expire(msgspec.Struct, array_like=True, frozen=True, tag=48):
+    """Reservations that died: abort or retire whatever the agent holds of these versions."""
+
+    segment: int
+    term: int
+    version_term: bytes
+    version_sequence: bytes
+
+
+class Tombstones(msgspec.Struct, array_like=True, frozen=True, tag=49):
+    """Keep (or forget) tombstones of removes that missed a replica elsewhere."""
+
+    segment: int
+    term: int
+    add: KeyColumn
+    add_term: bytes
+    add_sequence: bytes
+    forget: KeyColumn
