@@ -9,6 +9,7 @@
 #include "block_copy.hpp"
 #include "block_ranges.hpp"
 #include "buffer.hpp"
+#include "cache_lines.hpp"
 #include "column_args.hpp"
 
 namespace nb = nanobind;
@@ -97,11 +98,26 @@ nb::object ranges_inside_of(nb::handle offsets, nb::handle lengths, std::uint64_
   return total ? nb::cast(*total) : nb::none();
 }
 
+using LineStep = std::uint64_t (*)(Range, std::span<const std::uint64_t>,
+                                   std::span<const std::uint64_t>);
+
+template <LineStep kStep>
+std::uint64_t lines_of(nb::handle memory, nb::handle offsets, nb::handle lengths) {
+  const Buffer buffer(memory);
+  const ColumnArg<std::uint64_t> starts(offsets, "offsets");
+  const ColumnArg<std::uint64_t> sizes(lengths, "lengths");
+  nb::gil_scoped_release release;
+  return kStep(range_of(buffer), starts, sizes);
+}
+
 }  // namespace
 
 void bind_transfer(nb::module_& m) {
   m.def("block_offsets", block_offsets_of, "ids"_a, "count"_a, "stride"_a, "offset"_a);
   m.def("ranges_inside", ranges_inside_of, "offsets"_a, "lengths"_a, "nbytes"_a);
+  m.def("cache_line_bytes", cache_line_bytes);
+  m.def("write_back", lines_of<write_back>, "memory"_a, "offsets"_a, "lengths"_a);
+  m.def("invalidate", lines_of<invalidate>, "memory"_a, "offsets"_a, "lengths"_a);
   nb::class_<PyBlockCopy>(m, "BlockCopy")
       .def(nb::init<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, bool>(), "dst"_a,
            "dst_offsets"_a, "src"_a, "src_offsets"_a, "lengths"_a, "checksum"_a)

@@ -513,6 +513,19 @@ def block_offsets(
 def ranges_inside(offsets: _Buffer, lengths: _Buffer, nbytes: int) -> int | None:
     """Sum of the lengths; None when a range leaves `nbytes`. Both contiguous u64[n]."""
 
+def cache_line_bytes() -> int:
+    """Bytes of a cache line of this CPU."""
+
+def write_back(memory: _Buffer, offsets: _U64, lengths: _U64) -> int:
+    """Writes the cache lines of n blocks back to memory; how many lines, once all have left.
+
+    Offsets and lengths are contiguous u64[n]. IndexError: a block outside `memory`; nothing
+    happened. The GIL is released.
+    """
+
+def invalidate(memory: _Buffer, offsets: _U64, lengths: _U64) -> int:
+    """The same, and the lines are dropped: the next load asks the memory."""
+
 class BlockCopy:
     """Copies n blocks between two buffers; offsets and lengths are contiguous u64[n], in bytes.
 

@@ -5,8 +5,11 @@ arrays over declared layouts, or as raw ranges; an `Op` reports each block. Impo
 """
 
 from moonpool.transfer.base import Blocks, BlockStatus, OpResult, OpState, Transfer, Transport
+from moonpool.transfer.cost import CostClass
+from moonpool.transfer.dax import MappedSegment, map_segment
 from moonpool.transfer.engine import Engine
 from moonpool.transfer.explain import Choice
+from moonpool.transfer.flush import FileSync, FlushHook, LineFlush
 from moonpool.transfer.layout import Layout
 from moonpool.transfer.local import LocalTransport
 from moonpool.transfer.op import Op
@@ -20,9 +23,14 @@ __all__ = [
     "BlockStatus",
     "Blocks",
     "Choice",
+    "CostClass",
     "Engine",
+    "FileSync",
+    "FlushHook",
     "Layout",
+    "LineFlush",
     "LocalTransport",
+    "MappedSegment",
     "Op",
     "OpResult",
     "OpState",
@@ -35,4 +43,5 @@ __all__ = [
     "Transfer",
     "Transport",
     "View",
+    "map_segment",
 ]

@@ -10,6 +10,7 @@ from moonpool import _core
 from moonpool.core.errors import Closed, TransferError
 from moonpool.transfer.base import BlockStatus, OpState, Transfer
 from moonpool.transfer.op import Op, cancelled, expired
+from moonpool.transfer.segment import RemoteSegment, Segment
 
 _OUTCOMES = {
     BlockStatus.OK: OpState.DONE,
@@ -39,7 +40,16 @@ class CopyOp(Op):
         job = self._job
         if job is None or not self.post():
             return
-        outcome = job.run(int(self.transfer.deadline_s * 1e9))
+        try:
+            self._before_read()
+            outcome = job.run(int(self.transfer.deadline_s * 1e9))
+            self._after_write()
+        except Exception as error:
+            # A flush hook is anybody's code, and an op that nobody ends would be waited for.
+            self._job = job = None
+            text = f"{self.transfer.kind} over {self.transport}: its flush hook failed: {error}"
+            self.settle(OpState.FAILED, error=TransferError(text))
+            return
         self._job = None
         # The job has let the buffers go, so nobody hears of the end before memory can be unmapped.
         crc = job.crc if self.transfer.checksum else None
@@ -48,6 +58,23 @@ class CopyOp(Op):
             return
         state = _OUTCOMES[BlockStatus(outcome)]
         self.settle(state, status=job.status(), crc=crc, error=_REASONS[state](self))
+
+    def _before_read(self) -> None:
+        transfer = self.transfer
+        source: Segment | RemoteSegment = transfer.local
+        offsets = transfer.local_offsets
+        if transfer.kind == "read":
+            source, offsets = transfer.remote, transfer.remote_offsets
+        if isinstance(source, Segment) and source.flush is not None:
+            source.flush.before_read(source.array, offsets, transfer.lengths)
+
+    def _after_write(self) -> None:
+        transfer = self.transfer
+        target, offsets = transfer.remote, transfer.remote_offsets
+        if transfer.kind == "read":
+            target, offsets = transfer.local, transfer.local_offsets
+        if isinstance(target, Segment) and target.flush is not None:
+            target.flush.after_write(target.array, offsets, transfer.lengths)
 
     def drop(self, error: TransferError) -> None:
         """Fails an op that never ran."""

@@ -1,5 +1,6 @@
 """The engine: this process's registered memory, its peers, and transfers between the two."""
 
+import os
 import secrets
 import threading
 import weakref
@@ -21,7 +22,10 @@ from moonpool.core.open_door import refuse_open_door
 from moonpool.core.sections import TransferConfig
 from moonpool.transfer.base import OpState, Transfer, Transport
 from moonpool.transfer.copying import CopyRunner
+from moonpool.transfer.cost import CostClass
+from moonpool.transfer.dax import MappedSegment
 from moonpool.transfer.explain import TRANSPORTS, Choice, explain, reasons
+from moonpool.transfer.flush import FlushHook
 from moonpool.transfer.link import Link
 from moonpool.transfer.local import LocalTransport
 from moonpool.transfer.native_errors import NATIVE_ERRORS, translated
@@ -86,6 +90,30 @@ class Engine:
         """
         self._require_open()
         return self._registry.register(buffer, name, writable)
+
+    def map(
+        self,
+        path: str | os.PathLike[str],
+        nbytes: int | None = None,
+        *,
+        offset: int = 0,
+        name: str = "",
+        writable: bool = True,
+        create: bool = False,
+        cost_class: CostClass | None = None,
+        flush: FlushHook | str | None = None,
+    ) -> MappedSegment:
+        """A dax device or a file as a passive segment: every process that maps the same range of
+        `path`, on this host or another, has the same bytes and moves them itself.
+
+        `nbytes` is the rest of `path` unless given; `create` makes a file of at least that size.
+        `flush` is for memory whose hardware does not keep caches coherent: "lines" (cache lines),
+        "sync" (msync), or a hook of your own. With a name peers reach it, too; without one it is
+        ours alone. Raises BadInput, SegmentSpace.
+        """
+        self._require_open()
+        how = {"nbytes": nbytes, "offset": offset, "writable": writable, "create": create}
+        return self._registry.map(path, name, **how, cost_class=cost_class, flush=flush)
 
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Lets peers in over TCP, and over a UNIX socket for shared memory; returns the address.

@@ -2,6 +2,7 @@
 
 from typing import Final, NamedTuple
 
+from moonpool.transfer.cost import MEDIUM_COSTS, MediumCost
 from moonpool.transfer.layout import Layout
 from moonpool.transfer.segment import RemoteSegment, Segment
 
@@ -29,8 +30,9 @@ def explain(
     size = target.nbytes if nbytes is None else nbytes
     why = reasons(segment)
     offered = ("local",) if isinstance(segment, Segment) else segment.peer.offers(segment)
+    medium = MEDIUM_COSTS[segment.cost_class]
     choices = [
-        Choice(name, name in offered, _estimate_us(name, blocks, size), why[name])
+        Choice(name, name in offered, _estimate_us(name, medium, blocks, size), why[name])
         for name in TRANSPORTS
     ]
     return sorted(choices, key=lambda choice: not choice.usable)
@@ -50,6 +52,7 @@ def reasons(segment: Segment | RemoteSegment) -> dict[str, str]:
     }
 
 
-def _estimate_us(transport: str, blocks: int, nbytes: int) -> float:
+def _estimate_us(transport: str, medium: MediumCost, blocks: int, nbytes: int) -> float:
     call_us, block_us, s_per_gb = _COSTS[transport]
-    return call_us + block_us * blocks + s_per_gb * nbytes / 1000
+    blocks_us = (block_us + medium.block_us) * blocks
+    return call_us + blocks_us + (s_per_gb + medium.s_per_gb) * nbytes / 1000

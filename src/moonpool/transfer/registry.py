@@ -9,6 +9,7 @@ import numpy as np
 from moonpool import _core
 from moonpool.core.errors import BadInput
 from moonpool.core.host import host_id
+from moonpool.transfer.dax import MappedSegment, map_segment
 from moonpool.transfer.info_page import PAGE_NAME, EngineInfo, InfoPage, LayoutInfo
 from moonpool.transfer.native_errors import NATIVE_ERRORS, translated
 from moonpool.transfer.room import require_room
@@ -58,6 +59,25 @@ class Registry:
             memory = Segment(buffer, name=name, writable=writable)
             region = self._endpoint.register(memory.buffer, name, writable)
             return self._add(memory.array, name, writable, region, shared=False)
+
+    def map(self, path: str | os.PathLike[str], name: str, **how: Any) -> MappedSegment:
+        """See Engine.map."""
+        with self._lock:
+            if not name:
+                return map_segment(path, **how)
+            if how.get("flush") is not None:
+                raise BadInput(
+                    f"segment '{name}' needs flushes that peers' reads would not make; map it "
+                    f"without a name, and in the peer's process, too"
+                )
+            self._check_free(name)
+            how |= {"on_close": self._remove, "on_layout": self.publish}
+            segment = map_segment(path, name=name, **how)
+            writable = segment.writable
+            segment.region = self._endpoint.register(segment.buffer, name, writable)
+            self.segments[name] = segment
+            self.regions[segment.region] = segment
+            return segment
 
     def publish(self) -> None:
         """Writes the page anew. Raises BadInput when the layouts do not fit or share a name."""

@@ -75,6 +75,11 @@ def _check_ends(kind: str, near: Segment, far: Segment | RemoteSegment) -> None:
     near.require_open()
     if isinstance(far, Segment):
         far.require_open()
+    if near.flush is not None and not isinstance(far, Segment):
+        raise BadInput(
+            f"segment '{near.name}' needs a flush around each copy, which only copies inside this "
+            f"process do: go through a plain segment"
+        )
     if kind == "read" and not near.array.flags.writeable:
         raise BadInput(f"cannot read into segment '{near.name}': its memory is read-only")
     if kind == "write" and not far.writable:

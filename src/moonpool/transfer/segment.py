@@ -8,6 +8,8 @@ import numpy as np
 
 from moonpool.core.errors import BadInput, Closed
 from moonpool.transfer.base import U8
+from moonpool.transfer.cost import CostClass
+from moonpool.transfer.flush import FlushHook
 from moonpool.transfer.layout import Layout
 from moonpool.transfer.op import Op
 
@@ -24,8 +26,12 @@ class Segment:
     `buffer` is a memoryview of unsigned bytes, `array` the same memory as numpy uint8[nbytes];
     both stay valid as long as somebody holds them. `writable` says whether peers may write,
     `shared` whether other processes of this host can map it; `region` is 0 for memory that no peer
-    sees. Use it as a context manager, or call close().
+    sees. `cost_class` is the kind of memory, `flush` what must happen around loads and stores where
+    hardware does not keep them coherent. Use it as a context manager, or call close().
     """
+
+    cost_class: CostClass = CostClass.DRAM
+    flush: FlushHook | None = None
 
     def __init__(
         self,
@@ -120,6 +126,8 @@ class RemoteSegment:
     When the peer comes back with another epoch, ops on this object fail with PeerRestarted: take
     the new one from `peer.segment(name)`.
     """
+
+    cost_class = CostClass.DRAM
 
     __slots__ = ("epoch", "name", "nbytes", "peer", "region", "shared", "writable")
 
