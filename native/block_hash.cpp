@@ -15,6 +15,12 @@ std::uint64_t word_at(const std::uint32_t* tokens) {
   return word;
 }
 
+// Both halves of the product; one multiplication takes in two words.
+std::uint64_t fold(std::uint64_t a, std::uint64_t b) {
+  const auto product = static_cast<unsigned __int128>(a) * b;
+  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+}
+
 std::span<const std::uint32_t> block_at(std::span<const std::uint32_t> tokens,
                                         std::size_t block_size, std::size_t i) {
   const std::size_t begin = i * block_size;
@@ -51,16 +57,21 @@ std::uint64_t block_content(std::span<const std::uint32_t> block) {
   std::uint64_t lanes[4] = {kBlockLanes[0] + block.size(), kBlockLanes[1], kBlockLanes[2],
                             kBlockLanes[3]};
   const std::uint32_t* p = block.data();
-  const std::size_t words = block.size() / 2;
-  std::size_t word = 0;
-  for (; word + 4 <= words; word += 4, p += 8) {
-    for (std::size_t k = 0; k < 4; k++) lanes[k] = mix64(lanes[k] ^ word_at(p + 2 * k));
+  std::size_t left = block.size();
+  for (; left >= 16; left -= 16, p += 16) {
+    for (std::size_t k = 0; k < 4; k++) {
+      lanes[k] = fold(word_at(p + 4 * k) ^ kBlockFactors[k], word_at(p + 4 * k + 2) ^ lanes[k]);
+    }
   }
-  for (; word < words; word++, p += 2) lanes[word % 4] = mix64(lanes[word % 4] ^ word_at(p));
-  if (block.size() % 2 != 0) lanes[word % 4] = mix64(lanes[word % 4] ^ *p);
-  std::uint64_t joined = 0;
-  for (const std::uint64_t lane : lanes) joined = mix64(joined ^ lane);
-  return joined;
+  for (std::size_t k = 0; left > 0; k++) {
+    const std::size_t count = std::min<std::size_t>(left, 4);
+    std::uint64_t pair[2] = {0, 0};
+    std::memcpy(pair, p, count * sizeof *p);
+    lanes[k] = fold(pair[0] ^ kBlockFactors[k], pair[1] ^ lanes[k]);
+    left -= count;
+    p += count;
+  }
+  return fold(lanes[0], lanes[1]) ^ fold(lanes[2], lanes[3]);
 }
 
 std::uint64_t chain_step(std::uint64_t before, std::uint64_t content) {

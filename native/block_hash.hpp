@@ -20,10 +20,11 @@ void block_chain_sha256(std::span<const std::uint8_t> parent, std::span<const st
 
 // The routing chain, 64 bits: values[i] = mix(values[i - 1] ^ content(block i)), the seed standing
 // before the first. content() starts four lanes at kBlockLanes, the first with the number of tokens
-// added; puts the block's 64-bit words (two tokens each, the earlier one low; a last odd token
-// alone) into the lanes in turn, lane = mix(lane ^ word); and joins them with h = mix(h ^ lane)
-// from 0. mix() is a bijection, so blocks that differ in one word only, under one parent, never
-// collide; for all others the odds are those of 64 random bits. Not meant against an adversary.
+// added; takes the block's 64-bit words (two tokens each, the earlier one low, 0 where tokens end)
+// in pairs, the lanes in turn: lane = fold(first ^ factor, second ^ lane) with the lane's own of
+// kBlockFactors; and is fold(lane 0, lane 1) ^ fold(lane 2, lane 3). fold(a, b) joins both halves
+// of the product of 128 bits by exclusive or. Collisions have the odds of 64 random bits. Not meant
+// against an adversary. The block contents do not wait for one another, only mix() does.
 void block_chain_u64(std::uint64_t seed, std::span<const std::uint32_t> tokens,
                      std::size_t block_size, std::span<std::uint64_t> values);
 
@@ -34,5 +35,8 @@ std::uint64_t chain_step(std::uint64_t before, std::uint64_t content);
 // The first bits of the fractions of the square roots of 2, 3, 5 and 7.
 inline constexpr std::uint64_t kBlockLanes[4] = {0x6a09e667f3bcc908, 0xbb67ae8584caa73b,
                                                  0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1};
+// Those of 11, 13, 17 and 19.
+inline constexpr std::uint64_t kBlockFactors[4] = {0x510e527fade682d1, 0x9b05688c2b3e6c1f,
+                                                   0x1f83d9abfb41bd6b, 0x5be0cd19137e2179};
 
 }  // namespace moonpool

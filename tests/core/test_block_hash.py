@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from moonpool import _core
+from moonpool.router.hashing import HASH_VERSION
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "hash.json").read_text())
 MASK = 2**64 - 1
 LANES = (0x6A09E667F3BCC908, 0xBB67AE8584CAA73B, 0x3C6EF372FE94F82B, 0xA54FF53A5F1D36F1)
+FACTORS = (0x510E527FADE682D1, 0x9B05688C2B3E6C1F, 0x1F83D9ABFB41BD6B, 0x5BE0CD19137E2179)
 
 Tokens = npt.NDArray[np.uint32]
 TOKENS = hnp.arrays(np.uint32, st.integers(0, 200), elements=st.integers(0, 2**32 - 1))
@@ -29,16 +31,19 @@ def mix(x: int) -> int:
     return x ^ x >> 31
 
 
+def fold(a: int, b: int) -> int:
+    return a * b & MASK ^ a * b >> 64
+
+
 def content(block: list[int]) -> int:
     """The routing chain's hash of one block, as native/block_hash.hpp defines it."""
     lanes = [LANES[0] + len(block) & MASK, *LANES[1:]]
-    for word, at in enumerate(range(0, len(block), 2)):
-        pair = block[at] | (block[at + 1] << 32 if at + 1 < len(block) else 0)
-        lanes[word % 4] = mix(lanes[word % 4] ^ pair)
-    joined = 0
-    for lane in lanes:
-        joined = mix(joined ^ lane)
-    return joined
+    tokens = [*block, *[0] * (-len(block) % 4)]
+    for pair in range(len(tokens) // 4):
+        first, second = (tokens[at] | tokens[at + 1] << 32 for at in (4 * pair, 4 * pair + 2))
+        k = pair % 4
+        lanes[k] = fold(first ^ FACTORS[k], second ^ lanes[k])
+    return fold(lanes[0], lanes[1]) ^ fold(lanes[2], lanes[3])
 
 
 def blocks_of(tokens: Tokens, block_size: int, partial: bool) -> list[Tokens]:
@@ -97,6 +102,10 @@ def test_chain_vectors(vector: dict[str, object]) -> None:
     assert [digest.tobytes().hex() for digest in digests] == vector["sha256"]
     values = _core.block_hashes_u64(tokens, size, partial=partial)
     assert [f"{int(value):016x}" for value in values] == vector["u64"]
+
+
+def test_the_vectors_are_of_the_version_that_routers_tell() -> None:
+    assert GOLDEN["routing_version"] == HASH_VERSION
 
 
 @given(st.integers(0, 19), st.integers(1, 2**32 - 1))

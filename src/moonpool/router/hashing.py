@@ -16,6 +16,8 @@ from moonpool.core.errors import BadInput
 from moonpool.router.base import Hashes, Tokens
 
 TOKEN_MAX = (1 << 32) - 1
+HASH_VERSION = 2
+"""Of the routing chain of native/block_hash.hpp: routers of another version have other hashes."""
 
 
 @lru_cache(maxsize=4096)

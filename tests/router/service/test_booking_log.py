@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +67,15 @@ def test_a_number_from_the_future_is_answered_whole() -> None:
     log = BookingLog("e1")
     log.add(booked("a"))
     assert log.page("e1", 99).whole and log.page("e1", -1).whole
+
+
+def test_hashes_of_another_version_are_not_taken() -> None:
+    log = BookingLog("e1")
+    log.add(msgspec.structs.replace(booked("a"), hashes=b"12345678"))
+    page = log.page("", 0)
+    other = msgspec.structs.replace(page, hash_version=page.hash_version - 1)
+    assert BookingFollower().follow(page) == page.entries
+    assert BookingFollower().follow(other) == [booked("a")]
 
 
 def test_long_pages_come_in_parts() -> None:

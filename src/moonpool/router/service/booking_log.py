@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from moonpool.router.base import Role
+from moonpool.router.hashing import HASH_VERSION
 
 ENTRIES_MAX: Final = 65_536
 PAGE_MAX: Final = 4096
@@ -53,6 +54,8 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
     whole: bool
     """True: `entries` are all living bookings, forget what you had."""
     entries: list[Entry]
+    hash_version: int = 1
+    """Of the hashes in them; routers from before it was told have the first."""
 
 
 class BookingLog:
@@ -85,11 +88,11 @@ class BookingLog:
         oldest = self.number - len(self._entries)
         if epoch != self.epoch or not oldest <= after <= self.number:
             living = [entry for entries in self._living.values() for entry in entries]
-            return Page(self.epoch, self.number, True, living)
+            return Page(self.epoch, self.number, True, living, HASH_VERSION)
         first = after - oldest
         last = min(first + PAGE_MAX, len(self._entries))
         entries = [self._entries[i] for i in range(first, last)]
-        return Page(self.epoch, after + len(entries), False, entries)
+        return Page(self.epoch, after + len(entries), False, entries, HASH_VERSION)
 
 
 class BookingFollower:
@@ -111,6 +114,9 @@ class BookingFollower:
                 if entry.id in self.living:
                     continue
                 self.living.add(entry.id)
+                # Its load counts; where its prefix went only those of its version know.
+                if page.hash_version != HASH_VERSION:
+                    entry = msgspec.structs.replace(entry, hashes=b"")
             elif entry.id not in self.living:
                 continue
             elif isinstance(entry, Freed):
