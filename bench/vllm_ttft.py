@@ -33,12 +33,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.engines.smollm2 import write_smollm2
 from tests.engines.vllm_rig import EngineProcess, moonpool_transfer
 
 from bench.children import Child, await_port, free_port
 from moonpool.core.sections import MasterConfig, NodeConfig
-from moonpool.engine.model.weights import load
-from moonpool.engine.model_files import SMOLLM2, locate
 from moonpool.pool.cluster import Cluster
 
 CASES = ("miss", "local", "pool")
@@ -56,7 +55,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="moonpool-ttft-", dir="/dev/shm") as folder:
         work = Path(folder)
         with ExitStack() as stack:
-            model = write_model(work / "smollm2")
+            model = write_smollm2(work / "smollm2")
             engines = {
                 name: stack.enter_context(SUBJECTS[name](work, model)) for name in arguments.only
             }
@@ -121,34 +120,6 @@ def once(name: str, engine: EngineProcess, prompt: list[int]) -> dict[str, dict[
 
 def random_prompt(draw: random.Random, tokens: int) -> list[int]:
     return [draw.randrange(100, 40_000) for _ in range(tokens)]
-
-
-def write_model(folder: Path) -> Path:
-    """SmolLM2-135M-Instruct as a Hugging Face directory, out of the GGUF file of its package."""
-    from safetensors.torch import save_file
-
-    folder.mkdir()
-    config, weights = load(locate(SMOLLM2))
-    save_file(dict(weights), str(folder / "model.safetensors"), metadata={"format": "pt"})
-    settings = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "torch_dtype": "bfloat16",
-        "hidden_act": "silu",
-        "vocab_size": config.vocabulary_size,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.inner_size,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "max_position_embeddings": config.context_tokens,
-        "rope_theta": config.rope_theta,
-        "rms_norm_eps": config.norm_eps,
-        "tie_word_embeddings": config.tied,
-    }
-    (folder / "config.json").write_text(json.dumps(settings))
-    return folder
 
 
 # --- subjects: an engine and whatever its connector talks to --------------------------------------

@@ -12,6 +12,7 @@ NB_MODULE(_core, m) {
   moonpool::bind_endpoint(m);
   moonpool::bind_table(m);
   moonpool::bind_transfer(m);
+  moonpool::bind_packed(m);
   moonpool::bind_radix(m);
   moonpool::bind_prefix_index(m);
 }

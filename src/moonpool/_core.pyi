@@ -547,6 +547,38 @@ class BlockCopy:
     def status(self) -> npt.NDArray[np.uint8]: ...
     def crc(self) -> npt.NDArray[np.uint32]: ...
 
+# ---- an engine's cache against packed objects ----
+
+class LayerGate:
+    """How many layers are in place: one thread fills, others wait, without the GIL."""
+
+    def advance(self, layers: int) -> None: ...
+    def open(self) -> None:
+        """For good: nobody waits any more."""
+    def wait_for(self, layer: int) -> None:
+        """Until layers 0 to `layer` are in place."""
+
+class PackedBlocks:
+    """The layers of an engine's cache; an object holds one block's layers back to back.
+
+    Each layer is (memory, count, stride, pieces, piece_bytes): block i is made of the pieces at
+    i * stride + each of `pieces`. `block_ids` are contiguous u64[n], `objects` n buffers of
+    `object_bytes`. IndexError for a layer or block outside its memory, before a byte moves.
+    """
+
+    def __init__(self, layers: Sequence[tuple[_Buffer, int, int, Sequence[int], int]]) -> None: ...
+    @property
+    def object_bytes(self) -> int: ...
+    def sums(self, objects: Sequence[_Buffer]) -> _U32:
+        """CRC-32C of each."""
+    def unpack(self, block_ids: _U64, objects: Sequence[_Buffer], crcs: _U32 | None) -> _U8:
+        """Objects into the engine, one after the other. With `crcs` one that has another CRC-32C
+        is left out: 0 in the result."""
+    def unpack_layers(self, block_ids: _U64, objects: Sequence[_Buffer], gate: LayerGate) -> None:
+        """Layer by layer; the gate is told of each."""
+    def pack(self, layer: int, block_ids: _U64, objects: Sequence[_Buffer]) -> None:
+        """One layer of the engine's blocks into the objects."""
+
 # ---- endpoint: the data plane's sockets, server and client at once, one native I/O thread ----
 #
 # Block lists are contiguous one-dimensional arrays of exactly the dtype shown (TypeError), of one

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,15 @@ from typing import Any
 import pytest
 
 from tests.engines.vllm_pd_rig import PDEngine, Split
+from tests.engines.vllm_pd_stages import STAGES
 from tests.engines.vllm_rig import eventually
 
 BLOCK = 32
 # Longer than an engine is ever busy with something else here: two cores, many processes.
 LEASE = {"lease_ms": 1500, "beat_ms": 150}
-# Answers that are decoded beside others are compared by so many tokens with those of an engine that
-# decodes them alone: other batch sizes round differently, and what rounds differently drifts apart.
-TOGETHER = 3
 
 
-def prompt(seed: int, length: int) -> list[int]:
+def prompt(seed: object, length: int) -> list[int]:
     draw = random.Random(f"pd {seed}")
     return [draw.randrange(3, 259) for _ in range(length)]
 
@@ -119,64 +116,73 @@ def test_two_prefill_engines_serve_one_decode_engine(prefills: Prefills, decode:
     prefills.begin("p1")
     workers = [prefills["p0"], prefills["p1"]]
     prompts = [prompt(2000 + i, 200 + 61 * i) for i in range(6)]
-    splits = [
-        Split(workers[i % 2], decode, tokens, max_tokens=TOGETHER).send()
-        for i, tokens in enumerate(prompts)
-    ]
+    splits = [Split(workers[i % 2], decode, tokens).send() for i, tokens in enumerate(prompts)]
     for split, tokens in zip(splits, prompts, strict=True):
-        assert split.answer()["tokens"] == reference(decode, tokens, TOGETHER)
+        assert split.answer()["tokens"] == reference(decode, tokens)
     for worker in workers:
         eventually(lambda worker=worker: quiet(worker), "the prefill engines' blocks")  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("after_ms", [0, 30, 80, 150, 300])
+def frozen(prefills: Prefills, decode: PDEngine, tokens: list[int], stage: str) -> Split:
+    """A request whose hand-over has come so far, and stands."""
+    split = Split(prefills["p0"], decode, tokens)
+    split.prefill.freeze_at(stage)
+    split.send().prefill.await_frozen()
+    return split
+
+
+@pytest.mark.parametrize("stage", ["before", *STAGES])
 def test_a_prefill_engine_killed_at_any_stage(
-    prefills: Prefills, decode: PDEngine, after_ms: int
+    prefills: Prefills, decode: PDEngine, stage: str
 ) -> None:
-    tokens = prompt(3000 + after_ms, 700)
-    split = Split(prefills["p0"], decode, tokens).send()
-    time.sleep(after_ms / 1000)
-    split.prefill.signal(signal.SIGKILL)
+    tokens = prompt(f"killed {stage}", 700)
+    if stage == "before":
+        split = Split(prefills["p0"], decode, tokens)
+        split.prefill.signal(signal.SIGKILL)
+        split.send_decode()
+    else:
+        split = frozen(prefills, decode, tokens, stage)
+        split.prefill.signal(signal.SIGKILL)
     split.prefill.process.wait()
+    prefills.begin("p0")
     assert split.answer()["tokens"] == reference(decode, tokens)
     eventually(lambda: quiet(decode), "the decode engine's blocks")
-    prefills.begin("p0")
 
 
-def test_a_prefill_engine_that_stops_and_wakes(prefills: Prefills, decode: PDEngine) -> None:
-    worker = prefills["p0"]
-    for number, after_ms in enumerate((30, 120)):
-        tokens = prompt(4000 + number, 700)
-        split = Split(worker, decode, tokens).send()
-        time.sleep(after_ms / 1000)
-        worker.signal(signal.SIGSTOP)
-        assert split.answer()["tokens"] == reference(decode, tokens)
-        others = [prompt(4100 + 10 * number + i, 300) for i in range(3)]
-        expected = [reference(decode, each) for each in others]
-        worker.signal(signal.SIGCONT)
-        assert [reference(decode, each) for each in others] == expected
-        split.prefilled()
-        eventually(lambda: quiet(worker), "the blocks of a transfer that ended meanwhile")
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_prefill_engine_that_stops_and_wakes(
+    prefills: Prefills, decode: PDEngine, stage: str
+) -> None:
+    """The decode engine does not wait for it; what it sends when it wakes reaches no block that
+    others have by now."""
+    tokens = prompt(f"stopped {stage}", 700)
+    split = frozen(prefills, decode, tokens, stage)
+    assert split.answer()["tokens"] == reference(decode, tokens)
+    others = [prompt(f"stopped {stage} {i}", 300) for i in range(3)]
+    expected = [reference(decode, each) for each in others]
+    split.prefill.signal(signal.SIGCONT)
+    assert [reference(decode, each) for each in others] == expected
+    split.prefilled()
+    eventually(lambda: quiet(split.prefill), "the blocks of a transfer that ended meanwhile")
 
 
 @pytest.mark.parametrize("who", ["prefill", "decode"])
-@pytest.mark.parametrize("after_ms", [0, 40, 120])
-def test_an_abort_at_any_stage(
-    prefills: Prefills, decode: PDEngine, who: str, after_ms: int
-) -> None:
-    tokens = prompt(5000 + after_ms + len(who), 700)
-    split = Split(prefills["p0"], decode, tokens).send()
-    time.sleep(after_ms / 1000)
+@pytest.mark.parametrize("stage", STAGES)
+def test_an_abort_at_any_stage(prefills: Prefills, decode: PDEngine, who: str, stage: str) -> None:
+    tokens = prompt(f"aborted {who} {stage}", 700)
+    split = frozen(prefills, decode, tokens, stage)
     if who == "prefill":
         split.prefill.tell({"do": "abort", "id": f"p-{split.transfer}"})
+        split.prefill.signal(signal.SIGCONT)
         assert split.answer()["tokens"] == reference(decode, tokens)
     else:
         decode.tell({"do": "abort", "id": f"d-{split.transfer}"})
+        split.prefill.signal(signal.SIGCONT)
         split.prefilled()
         eventually(lambda: quiet(decode), "the decode engine's blocks")
-    eventually(lambda: quiet(prefills["p0"]), "the prefill engine's blocks")
-    after = prompt(5500 + after_ms + len(who), 300)
-    again = Split(prefills["p0"], decode, after).send()
+    eventually(lambda: quiet(split.prefill), "the prefill engine's blocks")
+    after = prompt(f"after {who} {stage}", 300)
+    again = Split(split.prefill, decode, after).send()
     assert again.answer()["tokens"] == reference(decode, after)
 
 
@@ -186,9 +192,9 @@ def test_a_decode_engine_without_room_takes_them_one_by_one(
     """Four prompts, each of which takes most of the cache: prefill holds what decode cannot yet
     take, far beyond any lease."""
     prompts = [prompt(6000 + i, 1500) for i in range(4)]
-    splits = [Split(prefills["p0"], decode, each, max_tokens=TOGETHER).send() for each in prompts]
+    splits = [Split(prefills["p0"], decode, each).send() for each in prompts]
     answers: list[Any] = [split.answer()["tokens"] for split in splits]
-    assert answers == [reference(decode, each, TOGETHER) for each in prompts]
+    assert answers == [reference(decode, each) for each in prompts]
     eventually(lambda: quiet(prefills["p0"]), "the prefill engine's blocks")
 
 

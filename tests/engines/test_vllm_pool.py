@@ -72,10 +72,16 @@ def synchronous(engines: Engines) -> EngineProcess:
 
 
 @pytest.mark.parametrize(
-    ("direction", "seed"), [("first to second", 100), ("second to first", 110), ("sync", 120)]
+    ("names", "seed"),
+    [
+        (("first", "second"), 100),
+        (("second", "first"), 110),
+        (("first", "synchronous"), 120),
+        (("synchronous", "second"), 130),
+    ],
 )
 def test_a_prompt_that_only_another_engine_has_seen(
-    direction: str,
+    names: tuple[str, str],
     seed: int,
     plain: EngineProcess,
     first: EngineProcess,
@@ -83,8 +89,8 @@ def test_a_prompt_that_only_another_engine_has_seen(
     synchronous: EngineProcess,
     rig: Rig,
 ) -> None:
-    writer = second if direction == "second to first" else first
-    reader = {"first to second": second, "second to first": first}.get(direction, synchronous)
+    of_name = {"first": first, "second": second, "synchronous": synchronous}
+    writer, reader = (of_name[name] for name in names)
     prompts = [prompt(seed, 700), prompt(seed + 1, 1001), prompt(seed + 2, 333)]
     reference = tokens(plain.generate(*prompts))
     assert len({token for answer in reference for token in answer}) > 8, "the model says one thing"
@@ -111,19 +117,28 @@ def test_several_at_once(
     assert tokens(second.generate(*prompts, max_tokens=24)) == reference
 
 
+@pytest.mark.parametrize("load", ["async", "sync"])
 def test_a_local_hit_is_extended_by_the_pool(
-    plain: EngineProcess, first: EngineProcess, second: EngineProcess, rig: Rig
+    load: str,
+    plain: EngineProcess,
+    first: EngineProcess,
+    second: EngineProcess,
+    synchronous: EngineProcess,
+    rig: Rig,
 ) -> None:
     """The reader has the first blocks itself, the pool has those after them."""
-    whole = prompt(300, 900)
+    reader, seed = (second, 300) if load == "async" else (synchronous, 301)
+    whole = prompt(seed, 900)
     reference = tokens(plain.generate(whole))
-    computed(second, rig, whole[:400])
+    computed(reader, rig, whole[:400])
     computed(first, rig, whole, known=400 // BLOCK)
-    before = second.counters()
-    (answer,) = second.generate(whole)
-    loaded = second.counters()["loaded_tokens"] - before["loaded_tokens"]
+    before = reader.counters()
+    (answer,) = reader.generate(whole)
+    loaded = reader.counters()["loaded_tokens"] - before["loaded_tokens"]
     assert answer["tokens"] == reference[0] and answer["cached"] == 896
     assert loaded == 896 - 384, "what the engine has is not loaded"
+    (local,) = reader.generate(whole)
+    assert local["cached"] == 896 and local["logprobs"] == answer["logprobs"]
 
 
 def test_answers_are_stored_too(first: EngineProcess, second: EngineProcess, rig: Rig) -> None:
@@ -161,14 +176,13 @@ def test_prompts_around_one_block(
     assert tokens(second.generate(short)) == reference
 
 
-def test_preempted_requests_answer_the_same(engines: Engines, rig: Rig) -> None:
-    """More than the cache holds: requests are preempted and load what they had stored. In float32,
-    because steps of other shapes round otherwise and a near tie of two tokens may turn."""
+def test_preempted_requests_answer_the_same(
+    plain: EngineProcess, engines: Engines, rig: Rig
+) -> None:
+    """More than the cache holds: requests are preempted and load what they had stored."""
     prompts = [prompt(400 + i, 250) for i in range(6)]
-    exact = engines.start("exact", connector=False, dtype="float32", num_gpu_blocks_override=400)
-    small = engines.start("small", dtype="float32", num_gpu_blocks_override=66)
-    reference = tokens(exact.generate(*prompts, max_tokens=160))
-    engines.end("exact")
+    small = engines.start("small", num_gpu_blocks_override=66)
+    reference = tokens(plain.generate(*prompts, max_tokens=160))
     assert tokens(small.generate(*prompts, max_tokens=160)) == reference
     preempted = small.call("metrics", prefix="vllm:num_preemptions")
     assert sum(preempted.values()) > 0
@@ -176,25 +190,30 @@ def test_preempted_requests_answer_the_same(engines: Engines, rig: Rig) -> None:
 
 
 def test_after_a_restart_of_the_engine_that_computed(
-    plain: EngineProcess, engines: Engines, first: EngineProcess, rig: Rig
+    plain: EngineProcess, engines: Engines, first: EngineProcess, second: EngineProcess, rig: Rig
 ) -> None:
+    """What it had computed is there for others while it is away, and for itself afterwards."""
     known = prompt(500, 640)
     reference = tokens(plain.generate(known))
     computed(first, rig, known)
     engines.end("first")
-    (answer,) = engines.start("first").generate(known)
-    assert answer["cached"] == 608 and answer["tokens"] == reference[0]
+    again = engines.start("first")
+    for engine in (second, again):
+        (answer,) = engine.generate(known)
+        assert answer["cached"] == 608 and answer["tokens"] == reference[0]
+        (local,) = engine.generate(known)
+        assert local["cached"] == 608 and local["logprobs"] == answer["logprobs"]
 
 
 def test_other_weights_types_and_block_sizes_are_never_loaded(
     engines: Engines, first: EngineProcess, tmp_path: Path, rig: Rig
 ) -> None:
-    """The same tokens, the same pool, even the same name of the model."""
+    """The same tokens, the same pool, even the same name of the model. Each loads its own."""
     known = prompt(510, 640)
     computed(engines.start("first"), rig, known)
     others = {
         "weights": {"model": write_model(tmp_path / "tiny", seed=1, **MODEL_CHANGES)},
-        "dtype": {"dtype": "float32"},
+        "dtype": {"dtype": "bfloat16"},
         "blocks": {"block_size": 64, "num_gpu_blocks_override": 80},
     }
     for name, arguments in others.items():
@@ -205,7 +224,22 @@ def test_other_weights_types_and_block_sizes_are_never_loaded(
         assert answer["cached"] == 0, name
         assert after["lookup_tokens"] - before["lookup_tokens"] >= 576, name
         assert after["loaded_tokens"] == before["loaded_tokens"], name
+        loaded = reloaded(engine, known, 576 if name == "blocks" else 608)
+        (local,) = engine.generate(known)
+        assert local["cached"] == loaded["cached"], name
+        assert local["logprobs"] == loaded["logprobs"], name
         engines.end(name)
+
+
+def reloaded(engine: EngineProcess, known: list[int], whole: int) -> dict[str, Any]:
+    """The answer once the pool has all of the prompt and the engine nothing."""
+
+    def answered() -> dict[str, Any] | None:
+        engine.call("reset")
+        (answer,) = engine.generate(known)
+        return answer if answer["cached"] == whole else None
+
+    return eventually(answered, "its own blocks in the pool") or {}
 
 
 def test_another_version_of_vllm_is_named() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.engines.vllm_rig import ENGINE, ENVIRONMENT, ROOT, EngineProcess, Engines
+from tests.faults.pool_rig import await_stopped
 
 PATIENCE_S = 300.0  # engines start slowly on a machine that is busy otherwise
 
@@ -82,6 +83,14 @@ class PDEngine:
     def counts(self) -> dict[str, Any]:
         self.tell({"do": "counts"})
         return self.wait(lambda one: "counts" in one, "counts")
+
+    def freeze_at(self, stage: str) -> None:
+        """It stops by itself when its next hand-over is there; see `await_frozen`."""
+        self.tell({"do": "freeze_at", "stage": stage})
+        self.wait(lambda one: one.get("armed") == stage, "its word that it will stop")
+
+    def await_frozen(self) -> None:
+        await_stopped(self.process.pid)
 
     def wait(self, wanted: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
         give_up_s = time.monotonic() + PATIENCE_S

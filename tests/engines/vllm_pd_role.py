@@ -3,6 +3,7 @@ vllm_role it goes on stepping while it is being told things: requests overlap, a
 
     {"do": "add", "id": ..., "prompt": [...], "max_tokens": n, "params": kv_transfer_params}
     {"do": "abort", "id": ...}   {"do": "counts"}   {"do": "stop"}
+    {"do": "freeze_at", "stage": one of vllm_pd_stages.STAGES}
 
 Each request ends in one line; `ttft` counts from when it was read here.
 """
@@ -16,6 +17,8 @@ import sys
 import threading
 import time
 from typing import Any
+
+from tests.engines.vllm_pd_stages import freeze_at
 
 
 def main() -> None:
@@ -104,6 +107,12 @@ class Engine:
             free=pool.get_num_free_blocks(),
             requests=len(self._scheduler.requests),
         )
+
+    def freeze_at(self, stage: str) -> None:
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        freeze_at(get_kv_transfer_group().worker, stage)
+        self._answer(armed=stage)
 
     def step(self) -> None:
         if not self.busy:

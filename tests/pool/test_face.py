@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from moonpool import Pool, aio
+from moonpool._core import crc32c
 from moonpool.core.errors import (
     BadInput,
     BadKey,
@@ -239,3 +240,44 @@ def test_sessions(rig: Rig) -> None:
         assert pool.put("failed", b"now").ok
         pool.remove(["layers", "failed"])
         pool.close()
+
+
+def test_views_of_many(pool: Any) -> None:
+    """Only of what lies in this process's reach; the pool of the remote kind has none."""
+    pool.put_many(["a", "b"], [VALUE, VALUE[1:]])
+    remote = isinstance(pool, Pool) and not pool.view("a").zero_copy
+    views = pool.view_many(["b", "absent", "a"])
+    assert [view is not None for view in views] == [not remote, False, not remote]
+    for view, value in zip(views[::2], (VALUE[1:], VALUE), strict=True):
+        if view is not None:
+            assert view.zero_copy and bytes(view.data) == value and view.crc == crc32c(value)
+            view.close()
+    assert pool.view_many([]) == []
+    with pytest.raises(BadKey):
+        pool.view_many([""])
+
+
+def test_views_of_many_after_another_took_the_place(rig: Rig) -> None:
+    """What is remembered of an object is no proof: its generation is."""
+    reader, writer = rig.connect(), rig.connect()
+    writer.put("k", VALUE)
+    (view,) = reader.view_many(["k"])
+    assert view is not None
+    view.close()
+    writer.remove("k")
+    writer.put("k", VALUE[::-1])
+    found = [reader.view_many(["k"])[0] for _ in range(2)]
+    assert found[0] is None or bytes(found[0].data or b"") == VALUE[::-1]
+    assert found[1] is not None and bytes(found[1].data or b"") == VALUE[::-1]
+    for each in found:
+        if each is not None:
+            each.close()
+
+
+def test_views_of_many_stay_within_the_budget(rig: Rig) -> None:
+    pool = rig.connect(pinned_bytes_max=6000)
+    pool.put_many(["a", "b"], [VALUE, VALUE])
+    first, second = pool.view_many(["a", "b"])
+    assert first is not None and second is None
+    first.close()
+    assert pool.view_many(["b"])[0] is not None

@@ -146,6 +146,15 @@ class AsyncPool:
     ) -> ViewOpening:
         return ViewOpening(lambda: self._view(key, verify, timeout_s))
 
+    async def view_many(
+        self, keys: Sequence[Key], *, timeout_s: float | None = None
+    ) -> Sequence[View | None]:
+        views = await self._run(
+            lambda context: operations.local_views(context, as_keys(keys), self._pins), timeout_s
+        )
+        self._report_reads()
+        return views
+
     def write_session(
         self,
         keys: Sequence[Key],

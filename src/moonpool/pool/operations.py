@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -11,10 +12,12 @@ from moonpool.core import errors
 from moonpool.pool import messages as m
 from moonpool.pool.client_state import Placement
 from moonpool.pool.columns import pack_keys, u8, u64, unpack_keys
-from moonpool.pool.ports import Buffer
+from moonpool.pool.pins import PinBudget
+from moonpool.pool.ports import Buffer, Status
 from moonpool.pool.protocol import Context, MasterLost, Protocol, ask
 from moonpool.pool.protocol_get import fetch, lookup, touch
 from moonpool.pool.results import Hit, Miss, ObjectInfo, PrefixMatch, RemoveStatus
+from moonpool.pool.view import View, pinned_view
 
 _REMOVED = {
     m.RemoveStatus.REMOVED: RemoveStatus.REMOVED,
@@ -84,6 +87,30 @@ def place(context: Context, key: bytes, fresh: bool) -> Protocol[Placement | Mis
     if cached is not None and not fresh:
         return cached
     return (yield from lookup(context, [key]))[0]
+
+
+def local_views(
+    context: Context, keys: Sequence[bytes], pins: PinBudget
+) -> Protocol[list[View | None]]:
+    """Views of those that lie here in one piece and can be pinned, after one look-up at most."""
+    state = context.state
+    places: list[Placement | Miss | None] = [state.cache.get(key) for key in keys]
+    unknown = [i for i, place in enumerate(places) if place is None]
+    if unknown:
+        found = yield from lookup(context, [keys[i] for i in unknown])
+        for i, answer in zip(unknown, found, strict=True):
+            places[i] = answer
+    views: list[View | None] = []
+    for key, placed in zip(keys, places, strict=True):
+        view: View | int = -1 - Status.NOT_FOUND
+        if isinstance(placed, Placement) and placed.replicas[0].port.local:
+            with suppress(errors.PoolFull):
+                view = pinned_view(placed, pins, False)
+            if view == -1 - Status.MOVED:
+                state.forget(key, placed)
+        views.append(view if isinstance(view, View) else None)
+    touch(context, [key for key, view in zip(keys, views, strict=True) if view is not None])
+    return views
 
 
 def touch_one(context: Context, key: bytes) -> None:

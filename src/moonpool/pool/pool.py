@@ -232,6 +232,15 @@ class Pool:
             self._state.forget(key, placement)
         return copied_view(self._fetch([key], None, timeout_s)[0])
 
+    def view_many(
+        self, keys: Sequence[Key], *, timeout_s: float | None = None
+    ) -> Sequence[View | None]:
+        """Of each object that lies here in one piece; None for every other. No CRC is checked."""
+        return self._shell.run(
+            lambda context: operations.local_views(context, as_keys(keys), self._pins),
+            self._timeout(timeout_s),
+        )
+
     def read_session(
         self, keys: Sequence[Key], *, layers: int = 1, timeout_s: float | None = None
     ) -> ReadSession:

@@ -137,6 +137,9 @@ def call_length(call: AgentCall) -> int:
 class View(Protocol):
     """A pinned, read-only window on an object in shared memory (buffer protocol)."""
 
+    @property
+    def crc(self) -> int: ...
+
     def release(self) -> None: ...
 
 

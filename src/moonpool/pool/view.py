@@ -29,6 +29,12 @@ class View:
         self._size = data.nbytes if data is not None else 0
 
     @property
+    def crc(self) -> int:
+        """CRC-32C that the object was stored with; `data` was compared with it only if asked for.
+        0 without a pin: a copy was."""
+        return self._pin.crc if self._pin is not None else 0
+
+    @property
     def zero_copy(self) -> bool:
         """False: the object lies elsewhere or in several extents, and `data` is a copy."""
         return self._pin is not None

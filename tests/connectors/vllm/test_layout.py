@@ -1,11 +1,13 @@
 """Every layout that vLLM 0.32 names, moved byte for byte through pool objects and back."""
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moonpool._core import LayerGate
 from moonpool.connectors.vllm.layout import GroupLayout, LayerBlocks, group_layouts
 from moonpool.core.errors import BadConfig
 
@@ -23,21 +25,30 @@ def caches_of(layout: str, sizes: dict[str, int] = SIZES) -> dict[str, torch.Ten
     return {f"layer.{i}": whole.permute(order)[i] for i in range(sizes["L"])}
 
 
-def moved(group: GroupLayout, source: list[int], target: list[int]) -> None:
+def objects_for(group: GroupLayout, count: int) -> list[npt.NDArray[np.uint8]]:
+    return list(np.zeros((count, group.object_bytes), np.uint8))
+
+
+def moved(group: GroupLayout, source: list[int], target: list[int], layers: bool) -> None:
     """Blocks `source` into objects, and those into blocks `target`."""
-    objects = np.zeros(len(source) * group.object_bytes, np.uint8)
+    objects = objects_for(group, len(source))
     for layer in range(len(group)):
         group.gather(layer, source, objects)
-    for layer in range(len(group)):
-        group.scatter(layer, target, objects)
+    if layers:
+        gate = LayerGate()
+        group.scatter_layers(target, objects, gate)
+        gate.wait_for(len(group) - 1)
+    else:
+        assert group.scatter(target, objects, group.sums(objects)) == [True] * len(source)
 
 
+@pytest.mark.parametrize("layers", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_blocks_travel_whole_and_touch_no_others(layout: str) -> None:
+def test_blocks_travel_whole_and_touch_no_others(layout: str, layers: bool) -> None:
     caches = caches_of(layout)
     (group,) = group_layouts([list(caches)], caches, SIZES["B"])
     before = {name: cache.clone() for name, cache in caches.items()}
-    moved(group, [1, 5], [3, 2])
+    moved(group, [1, 5], [3, 2], layers)
     for name, cache in caches.items():
         expected = before[name].clone()
         expected[3], expected[2] = before[name][1], before[name][5]
@@ -53,17 +64,17 @@ def test_an_object_holds_the_layers_in_order(layout: str) -> None:
     packed = []
     for caches, block, blocks in ((one, 4, 7), (other, 8, 9)):
         (group,) = group_layouts([list(caches)], caches, blocks)
-        objects = np.zeros(group.object_bytes, np.uint8)
+        objects = objects_for(group, 1)
         for layer in range(len(group)):
             group.gather(layer, [block], objects)
-        packed.append(objects.tobytes())
+        packed.append(objects[0].tobytes())
     assert packed[0] == packed[1] and len(set(packed[0])) > 10
 
 
 def test_contiguous_blocks_are_one_piece() -> None:
-    (group,) = group_layouts([["layer.0"]], caches_of("LBHNC"), SIZES["B"])
-    offsets, lengths = group._layers[0].pieces(np.array([2]))
-    assert lengths.tolist() == [2 * 4 * 6 * 2] and len(offsets) == 1
+    layer = LayerBlocks.of_tensor("layer.0", caches_of("LBHNC")["layer.0"], SIZES["B"])
+    size = 2 * 4 * 6 * 2
+    assert layer.native()[1:] == (SIZES["B"], size, [0], size)
 
 
 def test_kernel_blocks_smaller_than_the_engines() -> None:
@@ -71,7 +82,7 @@ def test_kernel_blocks_smaller_than_the_engines() -> None:
     caches = caches_of("LBHNC", {**SIZES, "B": 8})
     (group,) = group_layouts([["layer.1"]], caches, 4)
     before = caches["layer.1"].clone()
-    moved(group, [0], [3])
+    moved(group, [0], [3], layers=False)
     assert torch.equal(caches["layer.1"][6:8], before[0:2])
     assert torch.equal(caches["layer.1"][:6], before[:6])
 
@@ -89,8 +100,34 @@ def test_a_block_outside_moves_nothing(bad: int) -> None:
     (group,) = group_layouts([list(caches)], caches, SIZES["B"])
     before = caches["layer.0"].clone()
     with pytest.raises(IndexError):
-        group.scatter(0, [0, bad], np.zeros(2 * group.object_bytes, np.uint8))
+        group.scatter([0, bad], objects_for(group, 2), None)
+    with pytest.raises(IndexError):
+        group.scatter_layers([0, bad], objects_for(group, 2), LayerGate())
+    with pytest.raises(IndexError):
+        group.gather(0, [0, bad], objects_for(group, 2))
     assert torch.equal(caches["layer.0"], before)
+
+
+def test_only_objects_with_the_right_sum_are_written() -> None:
+    caches = caches_of("LBHNC")
+    (group,) = group_layouts([list(caches)], caches, SIZES["B"])
+    before = {name: cache.clone() for name, cache in caches.items()}
+    objects = objects_for(group, 3)
+    sums = group.sums(objects)
+    objects[1][7] ^= 1
+    assert group.scatter([2, 4, 6], objects, sums) == [True, False, True]
+    for name, cache in caches.items():
+        assert torch.equal(cache[4], before[name][4])
+        assert not cache[2].any() and not cache[6].any()
+
+
+@pytest.mark.parametrize("sizes", [[1], [0, 0], []])
+def test_objects_of_another_size_or_number_are_refused(sizes: list[int]) -> None:
+    caches = caches_of("LBHNC")
+    (group,) = group_layouts([list(caches)], caches, SIZES["B"])
+    objects = [np.zeros(group.object_bytes + more, np.uint8) for more in sizes]
+    with pytest.raises(ValueError, match=r"an object of \d+ bytes|as many objects"):
+        group.scatter([3], objects, None)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +154,7 @@ def test_any_strides(layout: str, sizes: dict[str, int], data: st.DataObject) ->
     (group,) = group_layouts([list(caches)], caches, 6)
     blocks = data.draw(st.permutations(range(6)))
     before = {name: cache.clone() for name, cache in caches.items()}
-    moved(group, blocks[:3], blocks[3:])
+    moved(group, blocks[:3], blocks[3:], layers=data.draw(st.booleans()))
     for name, cache in caches.items():
         expected = before[name].clone()
         for source, target in zip(blocks[:3], blocks[3:], strict=True):
@@ -128,6 +165,5 @@ def test_any_strides(layout: str, sizes: dict[str, int], data: st.DataObject) ->
 def test_strides_in_elements_become_bytes() -> None:
     memory = np.arange(64, dtype=np.uint8)
     layer = LayerBlocks.of_strides(memory, (2, 2, 3), (8, 4, 1), 1, 4, 2)
-    offsets, lengths = layer.pieces(np.array([1]))
     assert layer.block_bytes == 24
-    assert offsets.tolist() == [(1 + 8) * 4, (1 + 8 + 4) * 4] and lengths.tolist() == [12, 12]
+    assert layer.native()[1:] == (2, 8 * 4, [1 * 4, (1 + 4) * 4], 12)

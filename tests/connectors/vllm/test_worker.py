@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +17,6 @@ from moonpool.connectors.vllm.link import PoolLink
 from moonpool.connectors.vllm.loader import Loader
 from moonpool.connectors.vllm.metadata import LoadJob, Namespace, SaveJob, StepPlan
 from moonpool.connectors.vllm.saver import Saver
-from moonpool.connectors.vllm.staging import U8
 from moonpool.connectors.vllm.worker import PoolWorker
 from moonpool.pool.pool import Pool
 from tests.connectors.vllm.engine_shapes import (
@@ -27,6 +29,7 @@ from tests.connectors.vllm.engine_shapes import (
     linked,
     run,
 )
+from tests.faults.pool_rig import MIB, Rig, running
 
 NOWHERE = Namespace()
 
@@ -101,10 +104,30 @@ def load(name: str, block_ids: list[int], first: int = 0) -> LoadJob:
     return LoadJob(f"load-{name}", NOWHERE, [run(name, block_ids, first)])
 
 
-@pytest.fixture
-def pool() -> Iterator[Pool]:
-    with Pool.local("32MiB") as pool:
-        yield pool
+@pytest.fixture(scope="module")
+def rig() -> Iterator[Rig]:
+    with running(nodes=1, memory=32 * MIB) as rig:
+        yield rig
+
+
+@pytest.fixture(params=["in this memory", "over TCP"])
+def pool(request: pytest.FixtureRequest, rig: Rig) -> Iterator[Pool]:
+    if request.param == "in this memory":
+        with Pool.local("32MiB") as pool:
+            yield pool
+        return
+    far = rig.connect(shared_memory=False)
+    far.remove([item.key for item in far.list()])
+    yield far
+
+
+def turn_a_bit(pool: Pool, rig: Rig, key: bytes) -> None:
+    """In the object itself, behind the pool's back."""
+    for near in (pool, rig.connect()):
+        with near.view(key) as data:
+            if data is not None:
+                address = np.frombuffer(data, np.uint8).ctypes.data
+                ctypes.c_uint8.from_address(address + 77).value ^= 1
 
 
 @pytest.fixture
@@ -224,23 +247,21 @@ def test_an_asynchronous_load_that_failed_does_not_stop_others_from_storing(
     stored(pool, "next", 1)
 
 
+@pytest.mark.parametrize("synchronous", [True, False])
 def test_a_corrupt_block_is_not_written_into_the_engine(
-    one: Engine, two: Engine, pool: Pool
+    one: Engine, two: Engine, pool: Pool, rig: Rig, synchronous: bool
 ) -> None:
-    import ctypes
-
-    import numpy as np
-
     one.store("text", [3, 4])
     stored(pool, "text", 2)
-    with pool.view(keys_of(0, NOWHERE, chain("text", 1))[0]) as data:
-        address = np.frombuffer(data, np.uint8).ctypes.data  # type: ignore[arg-type]
-        ctypes.c_uint8.from_address(address + 77).value ^= 1
+    keys = keys_of(0, NOWHERE, chain("text", 2))
+    turn_a_bit(pool, rig, keys[0])
     before = two.blocks([7])
-    two.step(StepPlan([load("text", [7, 8])], [], synchronous=True))
+    two.step(StepPlan([load("text", [7, 8])], [], synchronous))
     assert two.receive()[1] == {7}
     assert torch.equal(two.blocks([7]), before)
+    assert torch.equal(two.blocks([8]), one.blocks([4]))
     assert two.counters.take()["load_failed_blocks/corrupt"] == 1
+    assert pool.exists(keys) == [False, True], "the master was told"
 
 
 def test_an_object_of_another_size_is_no_block(two: Engine, pool: Pool) -> None:
@@ -334,7 +355,7 @@ class HeldLayout(GroupLayout):
         self.__dict__.update(layout.__dict__)
         self.go = threading.Event()
 
-    def gather(self, layer: int, block_ids: Sequence[int], objects: U8) -> None:
+    def gather(self, layer: int, block_ids: Sequence[int], objects: Sequence[Any]) -> None:
         if threading.current_thread().name.startswith("moonpool-stage"):
             assert self.go.wait(30)
         super().gather(layer, block_ids, objects)

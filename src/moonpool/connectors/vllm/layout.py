@@ -18,8 +18,9 @@ from moonpool.core.errors import BadConfig
 if TYPE_CHECKING:
     import torch
 
-U64 = npt.NDArray[np.uint64]
 U8 = npt.NDArray[np.uint8]
+U32 = npt.NDArray[np.uint32]
+Buffer = Any  # of the buffer protocol, one object's bytes
 
 
 class LayerBlocks:
@@ -35,8 +36,8 @@ class LayerBlocks:
         self.memory = memory
         self.count = count
         self.block_bytes = len(piece_offsets) * piece_bytes
-        self._stride = np.uint64(stride)
-        self._pieces = np.array(piece_offsets, np.uint64)
+        self._stride = stride
+        self._pieces = list(piece_offsets)
         self._piece_bytes = piece_bytes
 
     @classmethod
@@ -99,55 +100,49 @@ class LayerBlocks:
             dense * element_bytes,
         )
 
-    def pieces(self, block_ids: npt.NDArray[np.int64]) -> tuple[U64, U64]:
-        """Offsets into `memory` and lengths of the pieces of these blocks, block by block."""
-        if len(block_ids) and not 0 <= block_ids.min() <= block_ids.max() < self.count:
-            raise IndexError(f"block {block_ids.max()} of a cache of {self.count} blocks")
-        starts = block_ids.astype(np.uint64)[:, None] * self._stride + self._pieces
-        return starts.ravel(), np.full(starts.size, self._piece_bytes, np.uint64)
-
-    def packed(self, objects: int, object_bytes: int, offset: int) -> U64:
-        """Where the same pieces lie in `objects` objects back to back, the layer at `offset`."""
-        starts = np.arange(objects, dtype=np.uint64)[:, None] * np.uint64(object_bytes)
-        inside = np.arange(len(self._pieces), dtype=np.uint64) * np.uint64(self._piece_bytes)
-        return (starts + np.uint64(offset) + inside).ravel()
+    def native(self) -> tuple[U8, int, int, list[int], int]:
+        """As the core takes it."""
+        return self.memory, self.count, self._stride, self._pieces, self._piece_bytes
 
 
 class GroupLayout:
-    """The layers of one KV group in the order in which an object holds them."""
+    """The layers of one KV group in the order in which an object holds them. Bytes move without
+    the GIL; block ids outside the cache are an IndexError before a byte moves."""
 
     def __init__(self, layers: Mapping[str, LayerBlocks]) -> None:
         self.names = list(layers)
         self.index = {name: i for i, name in enumerate(self.names)}
-        self._layers = list(layers.values())
-        ends = np.cumsum([layer.block_bytes for layer in self._layers])
-        self._offsets = [0, *ends.tolist()]
-        self.object_bytes = int(ends[-1])
+        self._blocks = _core.PackedBlocks([layer.native() for layer in layers.values()])
+        self.object_bytes = self._blocks.object_bytes
 
-    def gather(self, layer: int, block_ids: Sequence[int], objects: U8) -> None:
-        """One layer of these blocks, from the engine into `objects` (back to back)."""
-        self._move(layer, block_ids, objects, into_engine=False)
+    def gather(self, layer: int, block_ids: Sequence[int], objects: Sequence[Buffer]) -> None:
+        """One layer of these blocks, from the engine into `objects`."""
+        self._blocks.pack(layer, _ids(block_ids), objects)
 
-    def scatter(self, layer: int, block_ids: Sequence[int], objects: U8) -> None:
-        """One layer of these blocks, from `objects` into the engine."""
-        self._move(layer, block_ids, objects, into_engine=True)
+    def scatter(
+        self, block_ids: Sequence[int], objects: Sequence[Buffer], crcs: U32 | None
+    ) -> list[bool]:
+        """Whole blocks, from `objects` into the engine; with `crcs` those that have this CRC-32C,
+        False for the others."""
+        return list(map(bool, self._blocks.unpack(_ids(block_ids), objects, crcs)))
 
-    def _move(self, at: int, block_ids: Sequence[int], objects: U8, into_engine: bool) -> None:
-        layer = self._layers[at]
-        engine, lengths = layer.pieces(np.asarray(block_ids, np.int64))
-        packed = layer.packed(len(block_ids), self.object_bytes, self._offsets[at])
-        if into_engine:
-            job = _core.BlockCopy(layer.memory, engine, objects, packed, lengths, False)
-        else:
-            job = _core.BlockCopy(objects, packed, layer.memory, engine, lengths, False)
-        outcome = job.run(_FOREVER)
-        assert outcome == 0, f"a copy between mapped memory ended with status {outcome}"
+    def scatter_layers(
+        self, block_ids: Sequence[int], objects: Sequence[Buffer], gate: _core.LayerGate
+    ) -> None:
+        """The same layer by layer; the gate is told of each."""
+        self._blocks.unpack_layers(_ids(block_ids), objects, gate)
+
+    def sums(self, objects: Sequence[Buffer]) -> U32:
+        """CRC-32C of each."""
+        return self._blocks.sums(objects)
 
     def __len__(self) -> int:
-        return len(self._layers)
+        return len(self.names)
 
 
-_FOREVER = 2**63 - 1  # a copy of memory; nothing in it waits
+def _ids(block_ids: Sequence[int]) -> npt.NDArray[np.uint64]:
+    """A number that is negative is too large then, and refused as such."""
+    return np.asarray(block_ids, np.int64).astype(np.uint64)
 
 
 def group_layouts(

@@ -1,56 +1,70 @@
-"""Loading: from the pool through slabs into the engine's blocks, in waves, each within a deadline.
+"""Loading: from the pool into the engine's blocks, each load within a deadline.
 
-A wave fetches as many whole objects as a slab takes, verified, and only then writes them into the
-engine: a block that is reported as failed may be unwritten, never wrong without being reported.
-When a ticket is over nothing is written for it any more.
+Objects that lie in this host's memory are copied once, from where they lie into the engine; others
+come through slabs. Either way an object is verified before its first byte is written: a block that
+is reported as failed may be unwritten, never wrong. When a ticket is over nothing is written for it
+any more. The engine's thread keeps the GIL busy: the bytes of a wave move in one call without it.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import compress
 
+import numpy as np
+
+from moonpool._core import LayerGate
 from moonpool.connectors.vllm.counters import Counters
-from moonpool.connectors.vllm.layout import GroupLayout
+from moonpool.connectors.vllm.layout import Buffer, GroupLayout
 from moonpool.connectors.vllm.link import PoolLink
 from moonpool.connectors.vllm.metadata import BlockRun, LoadJob, Namespace
-from moonpool.connectors.vllm.staging import U8, Slabs
+from moonpool.connectors.vllm.staging import Slabs
 from moonpool.core.clock import Clock, SystemClock
 from moonpool.core.errors import MoonpoolError
 from moonpool.pool.results import Hit, MissReason
+from moonpool.pool.view import View
 
 KeysOf = Callable[[int, Namespace, Sequence[bytes]], list[bytes]]
 _BROKEN = {MissReason.UNREACHABLE, MissReason.DEADLINE, MissReason.REFUSED}
+WAVE_BYTES = 4 << 20  # less is not worth a second thread
+VIEWS_MAX = 240  # of one client in one segment at a time; the rest goes through slabs
 
 
 class Wave:
     """Some blocks of a ticket that travel together."""
 
-    __slots__ = ("bad", "run", "slab")
+    __slots__ = ("bad", "run")
 
     def __init__(self, run: BlockRun) -> None:
         self.run = run
-        self.slab: U8 | None = None
-        self.bad: set[int] = set()  # positions in the run
+        self.bad: dict[int, str] = {}  # positions in the run that are not filled, and why
+
+    def give_up(self, positions: Sequence[int], reason: str) -> None:
+        self.bad.update(dict.fromkeys(positions, reason))
+
+    def block_ids(self, positions: Iterator[int] | Sequence[int]) -> list[int]:
+        return [self.run.block_ids[at] for at in positions]
 
 
 class Ticket:
     """One request's load. Under way until `done`; then `failed` is complete."""
 
-    def __init__(
-        self, job: LoadJob, waves: list[Wave], deadline_s: float, started_s: float
-    ) -> None:
+    def __init__(self, job: LoadJob, waves: int, deadline_s: float, started_s: float) -> None:
         self.job = job
-        self.waves = waves
         self.deadline_s = deadline_s
         self.started_s = started_s
         self.failed: list[tuple[int, int, bytes]] = []  # group, block id, digest
         self.cancelled = False
-        self._left = len(waves)
-        self._layers = 0
+        self.gate = LayerGate()  # told of each layer when they are filled in their order
+        self._left = waves
         self._changed = threading.Condition()
+        if not waves:
+            self.gate.open()
 
     @property
     def request_id(self) -> str:
@@ -68,23 +82,17 @@ class Ticket:
 
     def wait_for_layer(self, layer: int) -> None:
         """Until this layer (position in its group) of every block is in place, or has failed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._left == 0 or self._layers > layer)
+        self.gate.wait_for(layer)
 
-    def layer_is_in(self, layers: int) -> None:
+    def end(self, wave: Wave) -> bool:
+        """It is over; True when it was the last."""
         with self._changed:
-            self._layers = layers
-            self._changed.notify_all()
-
-    def end(self, waves: Sequence[Wave]) -> bool:
-        """These waves are over; True when they were the last."""
-        with self._changed:
-            for wave in waves:
-                columns = zip(wave.run.block_ids, wave.run.digests, strict=True)
-                for at, (block_id, digest) in enumerate(columns):
-                    if at in wave.bad:
-                        self.failed.append((wave.run.group, block_id, digest))
-            self._left -= len(waves)
+            for at in sorted(wave.bad):
+                run = wave.run
+                self.failed.append((run.group, run.block_ids[at], run.digests[at]))
+            self._left -= 1
+            if self._left == 0:
+                self.gate.open()
             self._changed.notify_all()
             return self._left == 0
 
@@ -118,127 +126,151 @@ class Loader:
 
     def start(self, job: LoadJob, *, by_layer: bool = False) -> Ticket:
         """Begin; `by_layer` fills layer after layer, for a step that waits for each of them."""
+        by_layer = by_layer and self._fits(job)
+        waves = [Wave(part) for run in job.runs for part in self._parts(run, whole=by_layer)]
         now = self._clock.monotonic()
-        waves = [Wave(part) for run in job.runs for part in self._parts(run)]
-        ticket = Ticket(job, waves, now + self._timeout_s, now)
-        # Who holds slabs while it waits for more must be sure to get them.
-        fits = len(waves) <= self._slabs.limit // self._thread_count
-        if by_layer and fits and len(self._layouts) == 1:
-            self._threads.submit(self._load_by_layer, ticket)
-        else:
-            for wave in waves:
-                self._threads.submit(self._load_wave, ticket, wave)
+        ticket = Ticket(job, len(waves), now + self._timeout_s, now)
+        fill = self._fill_layers if by_layer else self._fill
+        for wave in waves:
+            self._threads.submit(self._load, ticket, wave, fill)
         return ticket
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
 
-    def _parts(self, run: BlockRun) -> list[BlockRun]:
-        size = self._slabs.objects(self._layouts[run.group].object_bytes)
-        return [
-            BlockRun(run.group, run.block_ids[at : at + size], run.digests[at : at + size])
-            for at in range(0, len(run), size)
-        ]
+    def _fits(self, job: LoadJob) -> bool:
+        """Whether its blocks can be held all at once. Who holds slabs while it waits for more must
+        be sure to get them."""
+        if not len(job.runs) == len(self._layouts) == 1:
+            return False
+        slabs = len(list(self._chunks(range(len(job.runs[0])), self._layouts[0])))
+        return slabs <= self._slabs.limit // self._thread_count
 
-    def _load_wave(self, ticket: Ticket, wave: Wave) -> None:
+    def _parts(self, run: BlockRun, whole: bool) -> Iterator[BlockRun]:
+        """A share for each thread, unless there is little to do or a thread could not pin it."""
+        share = -(-len(run) // self._thread_count)
+        enough = -(-WAVE_BYTES // self._layouts[run.group].object_bytes)
+        size = max(1, min(max(share, enough), VIEWS_MAX // self._thread_count))
+        size = len(run) if whole else size
+        for at in range(0, len(run), size):
+            part = slice(at, at + size)
+            yield BlockRun(run.group, run.block_ids[part], run.digests[part])
+
+    def _chunks(self, positions: Sequence[int], layout: GroupLayout) -> Iterator[Sequence[int]]:
+        """As many as one slab takes."""
+        size = self._slabs.objects(layout.object_bytes)
+        for at in range(0, len(positions), size):
+            yield positions[at : at + size]
+
+    # --- on a thread of ours ----------------------------------------------------------------------
+
+    def _load(self, ticket: Ticket, wave: Wave, fill: Callable[[Ticket, Wave], None]) -> None:
         try:
-            self._fetch(ticket, wave)
-            for layer in range(len(self._layouts[wave.run.group])):
-                self._scatter(wave, layer)
-        except Exception:
-            self._unexpected(ticket, [wave])
-        finally:
-            self._release(wave)
-            self._end(ticket, [wave])
-
-    def _load_by_layer(self, ticket: Ticket) -> None:
-        try:
-            for wave in ticket.waves:
-                self._fetch(ticket, wave)
-            for layer in range(len(self._layouts[ticket.waves[0].run.group])):
-                for wave in ticket.waves:
-                    self._scatter(wave, layer)
-                ticket.layer_is_in(layer + 1)
-        except Exception:
-            self._unexpected(ticket, ticket.waves)
-        finally:
-            for wave in ticket.waves:
-                self._release(wave)
-            self._end(ticket, ticket.waves)
-
-    def _fetch(self, ticket: Ticket, wave: Wave) -> None:
-        """Fill the wave's slab; positions that could not be filled go to `bad`."""
-        run, size = wave.run, self._layouts[wave.run.group].object_bytes
-        left = ticket.deadline_s - self._clock.monotonic()
-        pool = self._link.pool()
-        if ticket.cancelled or left <= 0 or pool is None:
-            return self._fail(wave, _why_not(ticket.cancelled, left))
-        wave.slab = self._slabs.take(left)
-        left = ticket.deadline_s - self._clock.monotonic()
-        if wave.slab is None or left <= 0:
-            return self._fail(wave, "deadline")
-        targets = [wave.slab[at * size : (at + 1) * size] for at in range(len(run))]
-        keys = self._keys_of(run.group, ticket.job.namespace, run.digests)
-        try:
-            answers = pool.get_many_into(keys, targets, timeout_s=left)
-        except MoonpoolError as error:
-            self._link.failed(error)
-            return self._fail(wave, "other")
-        misses = {}
-        for at, answer in enumerate(answers):
-            if isinstance(answer, Hit):
-                if answer.size != size:
-                    misses[at] = "other"
-            else:
-                misses[at] = str(answer.reason)
-                if answer.reason in _BROKEN:
-                    self._link.failed(f"{answer.reason} {answer.text}".strip())
-        wave.bad = set(misses)
-        for reason in misses.values():
-            self._counters.add("load_failed_blocks", reason=reason)
-        self._counters.add("loaded_bytes", (len(run) - len(misses)) * size)
-
-    def _unexpected(self, ticket: Ticket, waves: Sequence[Wave]) -> None:
-        """A bug of ours must not cost more than the time to compute the blocks."""
-        self._log.exception("Moonpool: loading blocks of %s failed", ticket.request_id)
-        for wave in waves:
-            self._fail(wave, "other")
-
-    def _fail(self, wave: Wave, reason: str) -> None:
-        wave.bad = set(range(len(wave.run)))
-        self._counters.add("load_failed_blocks", len(wave.run), reason=reason)
-
-    def _scatter(self, wave: Wave, layer: int) -> None:
-        if wave.slab is None:
-            return
-        layout, run = self._layouts[wave.run.group], wave.run
-        for start, stop in _spans(len(run), wave.bad):
-            size = layout.object_bytes
-            objects = wave.slab[start * size : stop * size]
-            layout.scatter(layer, run.block_ids[start:stop], objects)
-
-    def _release(self, wave: Wave) -> None:
-        if wave.slab is not None:
-            self._slabs.give(wave.slab)
-            wave.slab = None
-
-    def _end(self, ticket: Ticket, waves: Sequence[Wave]) -> None:
-        if ticket.end(waves):
+            fill(ticket, wave)
+        except Exception:  # a bug of ours must not cost more than the time to compute the blocks
+            self._log.exception("Moonpool: loading blocks of %s failed", ticket.request_id)
+            wave.give_up(range(len(wave.run)), "other")
+        for reason, count in Counter(wave.bad.values()).items():
+            self._counters.add("load_failed_blocks", count, reason=reason)
+        filled = len(wave.run) - len(wave.bad)
+        self._counters.add("loaded_bytes", filled * self._layouts[wave.run.group].object_bytes)
+        if ticket.end(wave):
             self._counters.add("loads")
             self._counters.add("load_seconds", self._clock.monotonic() - ticket.started_s)
 
+    def _fill(self, ticket: Ticket, wave: Wave) -> None:
+        """Block after block: a sound object at once, while it is in the CPU's caches."""
+        layout = self._layouts[wave.run.group]
+        good: set[int] = set()
+        with ExitStack() as held:
+            if views := self._views(ticket, wave, held):
+                crcs = np.array([view.crc for view in views.values()], np.uint32)
+                sources = [view.data for view in views.values()]
+                good.update(
+                    compress(views, layout.scatter(wave.block_ids([*views]), sources, crcs))
+                )
+        rest = [at for at in range(len(wave.run)) if at not in good]
+        for chunk in self._chunks(rest, layout):
+            with ExitStack() as held:
+                found = self._fetch(ticket, wave, chunk, held)
+                layout.scatter(wave.block_ids([*found]), [*found.values()], None)
 
-def _why_not(cancelled: bool, left: float) -> str:
-    return "cancelled" if cancelled else "deadline" if left <= 0 else "away"
+    def _fill_layers(self, ticket: Ticket, wave: Wave) -> None:
+        """Layer after layer, once all that can be had is known to be sound."""
+        layout = self._layouts[wave.run.group]
+        with ExitStack() as held:
+            views = self._views(ticket, wave, held)
+            sums = layout.sums([view.data for view in views.values()]).tolist()
+            found: dict[int, Buffer] = {
+                at: view.data
+                for (at, view), crc in zip(views.items(), sums, strict=True)
+                if view.crc == crc
+            }
+            rest = [at for at in range(len(wave.run)) if at not in found]
+            for chunk in self._chunks(rest, layout):
+                found.update(self._fetch(ticket, wave, chunk, held))
+            layout.scatter_layers(wave.block_ids([*found]), [*found.values()], ticket.gate)
 
+    def _views(self, ticket: Ticket, wave: Wave, held: ExitStack) -> dict[int, View]:
+        """By position, the objects that lie in this host's memory, not verified."""
+        pool, left = self._link.pool(), self._left(ticket)
+        if pool is None or left <= 0 or ticket.cancelled:
+            return {}
+        try:
+            views = pool.view_many(self._keys(ticket, wave, range(len(wave.run))), timeout_s=left)
+        except MoonpoolError as error:
+            self._link.failed(error)
+            return {}
+        if self._left(ticket) <= 0:
+            self._link.failed("no answer within load_timeout_ms")
+        found = {}
+        for at, view in enumerate(views):
+            if view is not None:
+                held.callback(view.close)
+                assert view.data is not None
+                if view.data.nbytes == self._layouts[wave.run.group].object_bytes:
+                    found[at] = view
+        return found
 
-def _spans(count: int, bad: set[int]) -> list[tuple[int, int]]:
-    """The runs of positions that are not bad."""
-    if not bad:
-        return [(0, count)]
-    spans, start = [], 0
-    for at in [*sorted(bad), count]:
-        if at > start:
-            spans.append((start, at))
-        start = at + 1
-    return spans
+    def _fetch(
+        self, ticket: Ticket, wave: Wave, positions: Sequence[int], held: ExitStack
+    ) -> dict[int, Buffer]:
+        """By position, copies of objects in a slab, verified; the others are given up."""
+        pool, left = self._link.pool(), self._left(ticket)
+        if ticket.cancelled or left <= 0 or pool is None:
+            why = "cancelled" if ticket.cancelled else "deadline" if left <= 0 else "away"
+            wave.give_up(positions, why)
+            return {}
+        slab = self._slabs.take(left)
+        if slab is None:
+            wave.give_up(positions, "deadline")
+            return {}
+        held.callback(self._slabs.give, slab)
+        size = self._layouts[wave.run.group].object_bytes
+        targets = [slab[at * size : (at + 1) * size] for at in range(len(positions))]
+        try:
+            keys = self._keys(ticket, wave, positions)
+            answers = pool.get_many_into(keys, targets, timeout_s=max(0.0, self._left(ticket)))
+        except MoonpoolError as error:
+            self._link.failed(error)
+            wave.give_up(positions, "other")
+            return {}
+        found = {}
+        for at, target, answer in zip(positions, targets, answers, strict=True):
+            if isinstance(answer, Hit):
+                if answer.size == size:
+                    found[at] = target
+                else:
+                    wave.bad[at] = "other"
+                continue
+            wave.bad[at] = str(answer.reason)
+            if answer.reason in _BROKEN:
+                self._link.failed(f"{answer.reason} {answer.text}".strip())
+        return found
+
+    def _keys(self, ticket: Ticket, wave: Wave, positions: Sequence[int]) -> list[bytes]:
+        digests = [wave.run.digests[at] for at in positions]
+        return self._keys_of(wave.run.group, ticket.job.namespace, digests)
+
+    def _left(self, ticket: Ticket) -> float:
+        return ticket.deadline_s - self._clock.monotonic()

@@ -37,16 +37,23 @@ _DROPS = {
 class Piece:
     """Consecutive blocks of one request in one slab. `parent`: the digest before the first."""
 
-    __slots__ = ("namespace", "parent", "request_id", "run", "slab", "staged")
+    __slots__ = ("namespace", "objects", "parent", "request_id", "run", "slab", "staged")
 
     def __init__(
-        self, request_id: str, namespace: Namespace, run: BlockRun, parent: bytes | None, slab: U8
+        self,
+        request_id: str,
+        namespace: Namespace,
+        run: BlockRun,
+        parent: bytes | None,
+        slab: U8,
+        size: int,
     ) -> None:
         self.request_id = request_id
         self.namespace = namespace
         self.run = run
         self.parent = parent
         self.slab = slab
+        self.objects = [slab[at * size : (at + 1) * size] for at in range(len(run))]
         self.staged: set[int] = set()  # layers
 
 
@@ -138,7 +145,8 @@ class Saver:
         if self._link.pool() is None:
             self._counters.add("save_dropped_blocks", len(run), reason="away")
             return
-        size = self._slabs.objects(self._layouts[run.group].object_bytes)
+        object_bytes = self._layouts[run.group].object_bytes
+        size = self._slabs.objects(object_bytes)
         for at in range(0, len(run), size):
             slab = self._slabs.take()
             if slab is None:
@@ -146,7 +154,9 @@ class Saver:
                 return
             part = BlockRun(run.group, run.block_ids[at : at + size], run.digests[at : at + size])
             before = run.digests[at - 1] if at else parent
-            self._pieces.append(Piece(job.request_id, job.namespace, part, before, slab))
+            self._pieces.append(
+                Piece(job.request_id, job.namespace, part, before, slab, object_bytes)
+            )
 
     def _drop(self, piece: Piece, reason: str) -> None:
         self._counters.add("save_dropped_blocks", len(piece.run), reason=reason)
@@ -176,10 +186,9 @@ class Saver:
         named = run.digests if piece.parent is None else [piece.parent, *run.digests]
         keys = self._keys_of(run.group, piece.namespace, named)
         parent, keys = (None, keys) if piece.parent is None else (keys[0], keys[1:])
-        values = [piece.slab[at * size : (at + 1) * size] for at in range(len(run))]
         results = pool.put_many(
             keys,
-            values,
+            piece.objects,
             parents="chain",
             parent=parent,
             replicas=self._replicas,
@@ -213,5 +222,5 @@ class Saver:
 
 def _stage(layouts: Sequence[GroupLayout], mine: Sequence[tuple[Piece, int]]) -> None:
     for piece, layer in mine:
-        layouts[piece.run.group].gather(layer, piece.run.block_ids, piece.slab)
+        layouts[piece.run.group].gather(layer, piece.run.block_ids, piece.objects)
         piece.staged.add(layer)

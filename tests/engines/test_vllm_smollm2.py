@@ -1,0 +1,86 @@
+"""A real model, in its own type: what one engine has read, another knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engines.smollm2 import decode, encode, write_smollm2
+from tests.engines.test_vllm_pool import computed, tokens
+from tests.engines.vllm_rig import EngineProcess, Engines, running_pool
+from tests.faults.pool_rig import MIB, Rig
+
+# Counting goes on in one way only: engines whose steps have other shapes, and so round otherwise,
+# agree on it, and one wrong key or value in a block ends it.
+COUNT = "The numbers from {0}, one after the other: "
+BLOCK = 32
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Rig]:
+    with running_pool(memory=256 * MIB) as rig:
+        yield rig
+
+
+@pytest.fixture(scope="module")
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_smollm2(tmp_path_factory.mktemp("models") / "smollm2")
+
+
+@pytest.fixture(scope="module")
+def three(smollm2: Path, pool: Rig, engines: Engines) -> Iterator[dict[str, EngineProcess]]:
+    """Two with the connector, one without."""
+    names = ("smollm2 a", "smollm2 b", "smollm2 plain")
+    started = {
+        name: engines.start(
+            name,
+            connector=name != "smollm2 plain",
+            model=smollm2,
+            master=pool.address,
+            dtype="bfloat16",
+            skip_tokenizer_init=True,
+            max_model_len=2304,
+            max_num_batched_tokens=1024,
+            num_gpu_blocks_override=256,
+        )
+        for name in names
+    }
+    yield started
+    for name in names:
+        engines.end(name)
+
+
+def count_to(first: int, length: int) -> tuple[list[int], int]:
+    """A prompt of `length` tokens that counts up, and the number it ends in."""
+    last = first
+    text = COUNT.format(first)
+    while True:
+        longer = f"{text}{last}, "
+        if len(encode(longer)) > length:
+            return encode(text), last - 1
+        text, last = longer, last + 1
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "first", "length"),
+    [("smollm2 a", "smollm2 b", 1, 2000), ("smollm2 b", "smollm2 a", 301, 900)],
+)
+def test_what_one_engine_has_read_another_knows(
+    writer: str,
+    reader: str,
+    first: int,
+    length: int,
+    three: dict[str, EngineProcess],
+    pool: Rig,
+) -> None:
+    prompt, last = count_to(first, length)
+    whole = (len(prompt) - 1) // BLOCK * BLOCK
+    reference = three["smollm2 plain"].generate(prompt, max_tokens=16)
+    assert f"{last + 1}, {last + 2}, {last + 3}" in decode(reference[0]["tokens"])
+    assert tokens(computed(three[writer], pool, prompt, max_tokens=16)) == tokens(reference)
+    (loaded,) = three[reader].generate(prompt, max_tokens=16)
+    assert loaded["cached"] == whole and loaded["tokens"] == reference[0]["tokens"]
+    (local,) = three[reader].generate(prompt, max_tokens=16)
+    assert local["cached"] == whole and local["logprobs"] == loaded["logprobs"]
