@@ -17,11 +17,11 @@ from moonpool.cache.pages import PagePool
 from moonpool.core.engine_section import EngineConfig
 from moonpool.core.errors import BadInput, EngineBusy, OutOfPages
 from moonpool.engine.chunked_cache import ChunkedCache
-from moonpool.engine.disagg import Both
 from moonpool.engine.job import Job
+from moonpool.engine.passes import Begun, Both, Pass, Watch
 from moonpool.engine.pooling.loading import LoadFailed
 from moonpool.engine.pooling.traffic import PassWatch, Traffic
-from moonpool.engine.request import Finish, Request, Reuse, Step
+from moonpool.engine.request import Finish, Request, Reuse, Step, check_request
 from moonpool.engine.scheduler import Chunk, Scheduler
 
 if TYPE_CHECKING:
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
     from moonpool.engine.disagg import Disagg, Outcome
     from moonpool.engine.model.attention.base import Span
-    from moonpool.engine.model.runner import Runner, Watch
+    from moonpool.engine.model.runner import Runner
     from moonpool.engine.pooling.link import PoolLink
     from moonpool.engine.pooling.storing import Store
 
+Run = Callable[["list[Pass]"], "list[Tensor | Exception | None]"]
 IDLE_S = 0.02
 """How long to wait for the pool, or for pages, before looking again."""
 
@@ -63,7 +64,7 @@ class EngineCore:
             reserve_fraction=config.reserve_percent / 100,
             events_max=2 * pages.pages if config.events else 0,
         )
-        self.scheduler = Scheduler(self.cache, config)
+        self.scheduler = Scheduler(self.cache, config, runner.lanes)
         self.counts = Counter(dict.fromkeys(_COUNTED, 0))
         self.tell: Callable[[int, Step], None] = lambda number, step: None
         self.runner = runner
@@ -74,26 +75,12 @@ class EngineCore:
 
     def check(self, request: Request) -> None:
         """Raises BadInput for what can never be served here. Thread-safe."""
-        prompt = len(request.prompt)
-        if prompt == 0:
-            raise BadInput("a prompt has at least one token")
-        if request.max_tokens < 1:
-            raise BadInput(f"max_tokens is at least 1, not {request.max_tokens}")
-        if prompt >= self.context_tokens:
-            raise BadInput(
-                f"the prompt has {prompt} tokens; this model takes {self.context_tokens} for "
-                "prompt and answer together"
-            )
-        vocabulary = self.runner.vocabulary_size
-        low, high = min(request.prompt), max(request.prompt)
-        if low < 0 or high >= vocabulary:
-            raise BadInput(f"token {low if low < 0 else high} is none of this model's {vocabulary}")
-        room = self._pages.pages * self.config.block_size
-        if prompt + 1 > room:
-            raise BadInput(
-                f"the prompt has {prompt} tokens; the cache has pages for {room} (engine.kv_memory)"
-            )
-        _ = request.sampling
+        check_request(
+            request,
+            context_tokens=self.context_tokens,
+            vocabulary_size=self.runner.vocabulary_size,
+            cache_tokens=self._pages.pages * self.config.block_size,
+        )
         if request.transfer:
             self._check_transfer(request.transfer)
 
@@ -141,9 +128,9 @@ class EngineCore:
         admitted = self.scheduler.admit()
         for job in admitted:
             self._begin(job)
-        computed = [self._compute(chunk) for chunk in self.scheduler.chunks()]
+        computed = self._prefill()
         decoded = self._decode()
-        if heard or admitted or any(computed) or decoded:
+        if heard or admitted or computed or decoded:
             return 0.0
         return None if self.is_idle else IDLE_S
 
@@ -233,43 +220,75 @@ class EngineCore:
         if self.disagg is not None:
             self.disagg.present(job, tokens)
 
-    def _compute(self, chunk: Chunk) -> bool:
-        """Whether it could be done: an earlier chunk of this step may have taken its place."""
+    def _prefill(self) -> bool:
+        """The prompts' next chunks: whole ones beside each other, then rests by all threads, each
+        behind the pages that the chunk before it ended up with. Whether any was computed."""
+        chunks = self.scheduler.chunks()
+        roomless: set[Job] = set()
+        for chunk in chunks:
+            if chunk.job in self.scheduler.running:
+                roomless.update(self.scheduler.make_room(chunk.job, chunk.end))
+        ready = [chunk for chunk in chunks if chunk.job not in roomless]
+        whole = [chunk for chunk in ready if chunk.tokens == self.config.chunk_tokens]
+        computed = self._compute(whole, self.runner.prefill_beside)
+        for chunk in ready:
+            if chunk.tokens < self.config.chunk_tokens and chunk.job.computed == chunk.start:
+                computed |= self._compute([chunk], self.runner.prefill_alone)
+        return computed
+
+    def _compute(self, chunks: list[Chunk], run: Run) -> bool:
+        """Whether any came to something."""
+        begun = [self._begin_pass(chunk) for chunk in chunks]
+        passes = self._passes(begun)
+        waits = any(one.load is not None for one in begun)
+        with self._traffic.timed(0 if waits else sum(chunk.tokens for chunk in chunks)):
+            outcomes = run(passes)
+        ended = [self._end_pass(*one) for one in zip(begun, outcomes, strict=True)]
+        return any(ended)
+
+    def _passes(self, begun: list[Begun]) -> list[Pass]:
+        before: dict[Job, int] = {}
+        passes = []
+        for number, (chunk, _, store, _) in enumerate(begun):
+            job = chunk.job
+            tokens = job.sequence.tokens[chunk.start : chunk.end].tolist()
+            span = self._span(job, chunk.start, chunk.end)
+            watch = self._watch(job, store, chunk.end)
+            passes.append(Pass(tokens, span, watch, chunk.is_last, before.get(job)))
+            before[job] = number
+        return passes
+
+    def _begin_pass(self, chunk: Chunk) -> Begun:
         job = chunk.job
-        if job.computed != chunk.start or job not in self.scheduler.running:
-            return False
-        if job in self.scheduler.make_room(job, chunk.end):
-            return False
-        whole = chunk.end - chunk.start == self.config.chunk_tokens
+        whole = chunk.tokens == self.config.chunk_tokens
         shares = whole and self._may_share(job, chunk.end)
         store = self._traffic.begin_store(job, chunk.start, chunk.end) if shares else None
-        loading = job.load
-        with self._traffic.timed(0 if loading else chunk.end - chunk.start):
-            try:
-                logits = self.runner.prefill(
-                    job.sequence.tokens[chunk.start : chunk.end].tolist(),
-                    self._span(job, chunk.start, chunk.end),
-                    self._watch(job, store, chunk.end),
-                    last=chunk.is_last,
-                )
-                if loading:
-                    loading.wait_end()
-                    if store is not None:
-                        store.all_done()
-            except LoadFailed:
-                self._traffic.give_up(job, store)
-                return False
+        return Begun(chunk, shares, store, job.load)
+
+    def _end_pass(self, begun: Begun, outcome: Tensor | Exception | None) -> bool:
+        chunk, shares, store, load = begun
+        job = chunk.job
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
+            if load is not None:
+                load.wait_end()
+                if store is not None:
+                    store.all_done()
+        except LoadFailed:
+            self._traffic.give_up(job, store)
+            return False
         if job.load is not None:
             self._arrived(job)
-        self.counts["computed_tokens"] += chunk.end - chunk.start
+        self.counts["computed_tokens"] += chunk.tokens
         job.computed = chunk.end
-        if self.disagg is not None and loading:
+        if self.disagg is not None and load is not None:
             self.disagg.present(job, chunk.end)
         if shares:
             rewritten = self.cache.commit(job.sequence, chunk.end)
             self._traffic.hold(job, store, chunk.end, rewritten)
-        if logits is not None and job.answered == 0:
-            self._answer(job, logits)
+        if outcome is not None and job.answered == 0:
+            self._answer(job, outcome)
         return True
 
     def _watch(self, job: Job, store: Store | None, end: int) -> Watch | None:

@@ -25,7 +25,6 @@ from moonpool.transfer.handoff.params import origin_of, transfer_of
 
 if TYPE_CHECKING:
     from moonpool.cache.pages import PagePool
-    from moonpool.engine.model.runner import Watch
 
 Role = Literal["both", "prefill", "decode"]
 
@@ -77,21 +76,6 @@ class Layers:
 
     def after(self, layer: int) -> None:
         self._node.computed(self._steps, layer)
-
-
-class Both:
-    """Two watches of one pass, told in order."""
-
-    def __init__(self, first: Watch, second: Watch) -> None:
-        self._watches = (first, second)
-
-    def before(self, layer: int) -> None:
-        for watch in self._watches:
-            watch.before(layer)
-
-    def after(self, layer: int) -> None:
-        for watch in self._watches:
-            watch.after(layer)
 
 
 class Disagg:

@@ -237,6 +237,7 @@ class Engine:
             self._own_pool.close()
         if self._events is not None:
             self._events.close()
+        self._core.runner.close()
 
     def __enter__(self) -> Engine:
         return self

@@ -83,3 +83,29 @@ class Step(NamedTuple):
     reuse: Reuse = Reuse()
     error: MoonpoolError | None = None
     """With finish "busy" or "error"."""
+
+
+def check_request(
+    request: Request, *, context_tokens: int, vocabulary_size: int, cache_tokens: int
+) -> None:
+    """Raises BadInput for what can never be served by a model and a cache of these sizes."""
+    prompt = len(request.prompt)
+    if prompt == 0:
+        raise BadInput("a prompt has at least one token")
+    if request.max_tokens < 1:
+        raise BadInput(f"max_tokens is at least 1, not {request.max_tokens}")
+    if prompt >= context_tokens:
+        raise BadInput(
+            f"the prompt has {prompt} tokens; this model takes {context_tokens} for "
+            "prompt and answer together"
+        )
+    low, high = min(request.prompt), max(request.prompt)
+    if low < 0 or high >= vocabulary_size:
+        wrong = low if low < 0 else high
+        raise BadInput(f"token {wrong} is none of this model's {vocabulary_size}")
+    if prompt + 1 > cache_tokens:
+        raise BadInput(
+            f"the prompt has {prompt} tokens; the cache has pages for {cache_tokens} "
+            "(engine.kv_memory)"
+        )
+    _ = request.sampling

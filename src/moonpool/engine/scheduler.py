@@ -24,6 +24,10 @@ class Chunk(NamedTuple):
     end: int
 
     @property
+    def tokens(self) -> int:
+        return self.end - self.start
+
+    @property
     def is_last(self) -> bool:
         """It gives the first token of the answer."""
         return self.end == self.job.prompt_tokens
@@ -32,12 +36,13 @@ class Chunk(NamedTuple):
 class Scheduler:
     """Waiting and running jobs over one cache. Running ones are in order of admission."""
 
-    def __init__(self, cache: ChunkedCache, config: EngineConfig) -> None:
+    def __init__(self, cache: ChunkedCache, config: EngineConfig, lanes: int = 1) -> None:
         self.cache = cache
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
         self.parked: set[Job] = set()
         self._config = config
+        self._lanes = lanes
         self._turn = 0
 
     def check_room(self, queued: int) -> None:
@@ -71,15 +76,18 @@ class Scheduler:
         return admitted
 
     def chunks(self) -> list[Chunk]:
-        """The prompts' next chunks, as many as one step takes."""
-        count = self._config.step_chunks if self.decoding() else 1
+        """The prompts' next chunks, as many as one step takes. Behind blocks that are still being
+        loaded comes one chunk only: it is not known yet whether it counts."""
+        count = self._config.step_chunks if self.decoding() else self._lanes
         planned: list[Chunk] = []
         after: dict[Job, int] = {}
         for _ in range(count):
             ready = [
                 job
                 for job in self.running
-                if after.get(job, job.computed) < job.prompt_tokens and job.can_run
+                if after.get(job, job.computed) < job.prompt_tokens
+                and job.can_run
+                and not (job.load is not None and job in after)
             ]
             if not ready:
                 break

@@ -21,6 +21,7 @@ from moonpool.engine.disagg import Disagg, Role, kv_memory
 from moonpool.engine.events import EventPublisher
 from moonpool.engine.model.attention.sdpa import SdpaAttention
 from moonpool.engine.model.config import ModelConfig
+from moonpool.engine.model.lanes import Lanes
 from moonpool.engine.model.llama import Llama, fingerprint
 from moonpool.engine.model.runner import Runner
 from moonpool.engine.model.weights import Checkpoint
@@ -51,9 +52,9 @@ def assemble(checkpoint: Checkpoint, config: EngineConfig, pool: Pool | None = N
             f"({layout.bytes_per_page} bytes for {config.block_size} tokens)"
         )
     pages = PagePool(layout, count, device)
-    runner = Runner(
-        model, SdpaAttention(pages.storage, checkpoint.config.heads, compute), config.decode_rows
-    )
+    attention = SdpaAttention(pages.storage, checkpoint.config.heads, compute)
+    lanes = Lanes(torch.get_num_threads() if device.type == "cpu" else 1)
+    runner = Runner(model, attention, config.decode_rows, lanes)
     mark = fingerprint(checkpoint.config, checkpoint.weights)
     spec = key_spec(checkpoint.config, mark, layout, config.chunk_tokens, compute)
     link, disagg, events = None, None, None

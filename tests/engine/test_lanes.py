@@ -1,0 +1,87 @@
+"""Passes beside each other: who waits for whom, and what rests on a pass that fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from moonpool.engine.model.lanes import Ahead, Lanes, PassFailed
+from tests.engine.sides import Side
+from tests.engine.steps import CHUNK, greedy, prompt_of
+
+WAIT_S = 30.0
+
+
+def test_each_lane_computes_by_itself() -> None:
+    before = torch.get_num_threads()
+    lanes = Lanes(2)
+    met = threading.Barrier(2)
+
+    def threads() -> int:
+        met.wait(WAIT_S)
+        return int(torch.get_num_threads())
+
+    assert lanes.run([threads, threads]) == [1, 1]
+    later: list[int] = []
+    thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert torch.get_num_threads() == before and later == [before]
+    lanes.close()
+
+
+def test_more_passes_than_lanes_end_all_the_same() -> None:
+    lanes = Lanes(2)
+    ahead = [Ahead() for _ in range(7)]
+
+    def compute(number: int) -> int:
+        for layer in range(5):
+            if number:
+                ahead[number - 1].wait_layer(layer)
+            ahead[number].layer_done(layer)
+        ahead[number].end()
+        return number
+
+    assert lanes.run([lambda n=n: compute(n) for n in range(7)]) == list(range(7))  # type: ignore[misc]
+    lanes.close()
+
+
+def test_what_rests_on_a_failed_pass_fails() -> None:
+    lanes = Lanes(2)
+    first = Ahead()
+
+    def fails() -> None:
+        first.layer_done(0)
+        first.end()
+        raise KeyError("broken")
+
+    def follows() -> None:
+        first.wait_layer(0)
+        first.wait_layer(1)
+
+    broken, rests = lanes.run([fails, follows])
+    assert isinstance(broken, KeyError) and isinstance(rests, PassFailed)
+    lanes.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_a_step_takes_a_chunk_a_lane(sides: Callable[..., Side], threads: int) -> None:
+    side = sides(threads=threads)
+    side.answers.add(greedy(prompt_of(8 * CHUNK + 1)))
+    side.answers.step()
+    assert side.figure("computed_tokens") == threads * CHUNK
+
+
+def test_prompts_beside_each_other_in_lanes_get_what_they_get_alone(
+    sides: Callable[..., Side],
+) -> None:
+    """Also the same prompt twice: one of them ends on the other's pages."""
+    prompts = [prompt_of(100 + 40 * seed, seed) for seed in range(3)]
+    want = [sides(threads=2).ask(prompt)[0] for prompt in prompts]
+    side = sides(threads=2)
+    numbers = [side.answers.add(greedy(prompt, 4)) for prompt in [*prompts, *prompts]]
+    side.answers.run()
+    assert [side.answers.tokens[number] for number in numbers] == [*want, *want]
