@@ -17,6 +17,8 @@ from moonpool.core.units import BYTES_MAX
 DEFAULT_MASTER = "127.0.0.1:7400"
 _NODE_NAME = re.compile(r"(\w[\w.-]{0,63})?", re.ASCII)  # also the name of files
 
+PolicyName = Literal["lru", "lfu", "fifo", "s3fifo", "sieve", "arc", "horizon"]
+
 _HOST = setting("Interface to listen on; anything but loopback needs a token.")
 _TOKEN = setting(
     "Secret of the cluster. Better given as MOONPOOL_TOKEN: command lines are seen by others.",
@@ -94,6 +96,22 @@ class MasterConfig(Section, frozen=True, kw_only=True):
             maximum=600_000,
         ),
     ] = 3200
+    policy: Annotated[
+        PolicyName,
+        setting("Which objects go first when a segment is full."),
+    ] = "lru"
+    high_watermark: Annotated[
+        float,
+        setting(
+            "Share of a segment beyond which it is emptied to low_watermark after a put; 1: never, "
+            "room is made only for who needs it.",
+            minimum=0.01,
+            maximum=1,
+        ),
+    ] = 1.0
+    low_watermark: Annotated[
+        float, setting("See high_watermark; at most as much.", minimum=0.01, maximum=1)
+    ] = 1.0
     nodes_expected: Annotated[
         int,
         setting(
@@ -114,6 +132,11 @@ class MasterConfig(Section, frozen=True, kw_only=True):
 
     def check(self) -> None:
         refuse_open_door(self.SECTION, self.host, self.token)
+        if self.low_watermark > self.high_watermark:
+            raise BadConfig(
+                f"master.low_watermark = {self.low_watermark} is above high_watermark = "
+                f"{self.high_watermark}; give at most that"
+            )
         least = self.node_lease_ms + self.clock_slack_ms
         if self.grace_ms and self.grace_ms < least:
             raise BadConfig(

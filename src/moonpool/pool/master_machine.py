@@ -78,6 +78,9 @@ class MasterMachine:
             reservation_ms=self.config.reservation_ms,
             events_max=self.config.events_max,
             leases_max=self.limits.leases_max,
+            eviction=self.config.policy,
+            high_watermark=self.config.high_watermark,
+            low_watermark=self.config.low_watermark,
         )
 
     def _make_rooms(self, nodes_expected: int) -> None:

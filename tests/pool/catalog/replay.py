@@ -12,11 +12,17 @@ from moonpool.pool.messages import LookupStatus
 from tests.pool.catalog.harness import Pool
 
 
-def replay(blocks: int, requests: Iterable[tuple[int, Sequence[int]]]) -> tuple[int, int]:
+def replay(
+    blocks: int, requests: Iterable[tuple[int, Sequence[int]]], policy: str = "lru"
+) -> tuple[int, int]:
     """(prefix-hit blocks, hit tokens) of (input tokens, block ids) through one segment of so many
     blocks."""
     config = CatalogConfig(
-        rows_max=max(4 * blocks, 4096), segments_max=2, reservations_max=100_000, events_max=1024
+        rows_max=max(4 * blocks, 4096),
+        segments_max=2,
+        reservations_max=100_000,
+        events_max=1024,
+        eviction=policy,
     )
     pool = Pool(config)
     pool.add_segment(blocks, slots=2 * blocks + 1024)

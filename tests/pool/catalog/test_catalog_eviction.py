@@ -7,7 +7,7 @@ import pytest
 
 from moonpool.core.errors import BadConfig
 from moonpool.pool.catalog.base import CatalogConfig
-from moonpool.pool.catalog.eviction import policy_named
+from moonpool.pool.catalog.eviction import order_named
 from moonpool.pool.messages import PutStatus as S
 from tests.pool.catalog.harness import SMALL, Pool, make_catalog
 
@@ -178,7 +178,7 @@ def test_many_kept_objects_do_not_hide_the_others() -> None:
 
 def test_an_unknown_policy_is_named() -> None:
     with pytest.raises(BadConfig, match="fifo"):
-        policy_named("fifo", make_catalog(SMALL).table, 8)
+        order_named("fi", make_catalog(SMALL).table, 8)
 
 
 def test_leases_end_and_eviction_goes_on(pool: Pool) -> None:

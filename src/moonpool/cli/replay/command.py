@@ -16,6 +16,7 @@ from moonpool.cli.tables import table_text
 from moonpool.core.errors import BadInput
 from moonpool.core.units import counted, format_bytes, parse_bytes
 from moonpool.planner import traces
+from moonpool.pool.eviction import POLICIES
 
 EXAMPLES = (
     "moonpool replay conversation                      # room for everything, 3 GB",
@@ -24,7 +25,6 @@ EXAMPLES = (
     "moonpool replay my.jsonl.gz --block-tokens 16 --rounding floor --limit 1000",
     "moonpool replay conversation --limit 2000 --inject corrupt:3 --inject kill-node:1000",
 )
-POLICIES = ("lru",)
 NODES_MAX = 64
 
 
@@ -54,7 +54,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="ceil",
         help="whether a partial last block has an id in the trace (ceil) or none (floor)",
     )
-    parser.add_argument("--policy", choices=POLICIES, default="lru", help="eviction (default: lru)")
+    parser.add_argument(
+        "--policy", choices=tuple(POLICIES), default="lru", help="eviction (default: lru)"
+    )
     parser.add_argument("--limit", type=_positive, metavar="N", help="only the first N requests")
     parser.add_argument(
         "--inject",

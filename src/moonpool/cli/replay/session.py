@@ -13,7 +13,7 @@ from moonpool.cli.replay.driver import Replayer
 from moonpool.cli.replay.inject import Faults, Injector
 from moonpool.cli.replay.room import Room, free_memory
 from moonpool.cli.signals import sigterm_interrupts
-from moonpool.core.sections import MasterConfig, NodeConfig
+from moonpool.core.sections import MasterConfig, NodeConfig, PolicyName
 from moonpool.planner.replay import Ledger, Window
 from moonpool.planner.stamps import Stamper
 from moonpool.planner.traces import Trace
@@ -28,7 +28,7 @@ class Plan:
     nodes: int = 1
     capacity_blocks: int | None = None
     block_bytes: int = 16 << 10
-    policy: str = "lru"
+    policy: PolicyName = "lru"
     faults: Faults = Faults()
     seed: int = 0
 
@@ -61,7 +61,8 @@ def run(plan: Plan) -> Report:
             )
             for number in range(plan.nodes)
         ]
-        cluster = Cluster(MasterConfig(port=0, nodes_expected=plan.nodes), configs)
+        master = MasterConfig(port=0, nodes_expected=plan.nodes, policy=plan.policy)
+        cluster = Cluster(master, configs)
         with cluster, moonpool.connect(cluster.address, token="") as pool:
             return _replay(plan, room, stamper, cluster, pool)
 

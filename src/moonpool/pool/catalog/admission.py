@@ -239,7 +239,7 @@ class Admission:
             spread(put, status)
             wanted = wanted[status[wanted] == _GRANTED]
         placing = Placing(
-            self._rows, self._placement, self._room, put, facts, targets, wanted, draw
+            self._rows, self._placement, self._room, put, facts, targets, rows, wanted, draw
         )
         placing.with_room()
         retirements: list[Retirement] = []

@@ -11,7 +11,7 @@ Nothing here decides. Array shapes: `n` keys of a batch, `k` replica rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -58,6 +58,8 @@ class CatalogConfig:
     leases_max: int = 65_536
     lease_ms_max: int = 60_000
     eviction: str = "lru"
+    high_watermark: float = 1.0  # 1: off
+    low_watermark: float = 1.0
 
 
 class SegmentFacts(NamedTuple):
@@ -89,24 +91,6 @@ class Placement(Protocol):
         Without `evicting` only segments with room now; with it any whose capacity is enough.
         `draw` is uniform in [0, 1). Fewer than asked when there are fewer; [] when there is none.
         """
-        ...
-
-
-class EvictionPolicy(Protocol):
-    """In which order a segment's objects go. The catalog decides how many and what goes along."""
-
-    touches_ancestors: bool  # whether a commit counts as a read of the ancestors
-
-    def candidates(self, segment: int) -> Iterator[I32]:
-        """Replica rows of a segment in batches, first choice first; nothing changes meanwhile."""
-        ...
-
-    def touched(self, rows: I32, sequences: U64) -> int:
-        """Reads of these versions; returns how many are current."""
-        ...
-
-    def spared(self, replicas: I32) -> None:
-        """Candidates that could not go (pinned, leased, in use): do not offer them first again."""
         ...
 
 

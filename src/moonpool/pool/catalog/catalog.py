@@ -125,6 +125,9 @@ class Catalog:
         admitted = self.admission.admit(put, self._random.random, now, wall_ms, foreign)
         if self.heirs:
             self._inherit(put, admitted)
+        relief = self.room.relieve(wall_ms, now)
+        if relief:
+            admitted = admitted._replace(retirements=admitted.retirements + relief)
         return admitted
 
     def commit(self, call: CommitRequest, now: float, wall_ms: int) -> Settled:
@@ -280,7 +283,7 @@ class Catalog:
         return found.view(np.uint8)
 
     def touch(self, rows: I32, sequences: U64) -> int:
-        return self.rows.policy.touched(rows, sequences)
+        return self.rows.order.touched(rows, sequences)
 
     # Removing.
 

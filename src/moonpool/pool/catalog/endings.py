@@ -95,6 +95,8 @@ class Endings:
         for segment, at in rows.segments.groups(numbers):
             expiries.append(Expiry(segment.id, rows.term, attempts[owners[at]]))
         self._give_back(batch, indexes, None if late_until is None else (late_until, now))
+        if rows.order.keeps_books:
+            rows.order.given_up(mine)
         valued = table.state[mine] == COMMITTED
         table.flags[mine[valued]] &= 0xFF ^ IN_FLIGHT
         table.state[mine[~valued]] = GHOST

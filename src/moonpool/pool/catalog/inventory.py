@@ -273,6 +273,8 @@ class Inventory:
         here[table.replica_object[replicas]] = replicas + 1
         ordered = here[rows]
         table.list_push(segment.id, ordered[ordered > 0] - 1)
+        if self._rows.order.keeps_books:
+            self._rows.order.came(segment.id, ordered[ordered > 0] - 1)
 
 
 def check_report(report: Report, slots: int) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from moonpool.pool.catalog.base import I32, U16, Placement, Retirement, SegmentFacts
+from moonpool.pool.catalog.needs import NO_ROWS, Need
 from moonpool.pool.catalog.reservations import PutRequest
 from moonpool.pool.catalog.room import Room
 from moonpool.pool.catalog.rows import Rows
+from moonpool.pool.catalog.segments import Segment
 
 
 class Placing:
@@ -23,6 +25,7 @@ class Placing:
         put: PutRequest,
         facts: Sequence[SegmentFacts],
         targets: U16,
+        batch: I32,
         wanted: I32,
         draw: Callable[[], float],
     ) -> None:
@@ -32,6 +35,7 @@ class Placing:
         self._put = put
         self._facts = list(facts)
         self._targets = targets
+        self._batch = batch  # rows of all its keys
         self._wanted = wanted  # places in the batch, in order
         self._sizes = put.sizes[wanted]
         self._next = 0
@@ -138,25 +142,63 @@ class Placing:
 
     def _evict_in(self, chosen: list[int], now: float, wall_ms: int) -> list[Retirement] | None:
         """Evict on each of the chosen for as many of the keys left as that makes room for."""
-        sizes = self._sizes[self._next :]
-        rooms: dict[int, tuple[int, int]] = {}
-        for number in chosen:
-            segment = self._rows.segments[number]
-            need = int(sizes.sum()) - segment.free_bytes
-            slots = sizes.size - segment.free_slots
-            plan = self._rows.evictor.plan(number, need, slots)
-            rooms[number] = (plan.size, plan.objects)
-        count = self._fitting(chosen, rooms)
+        segments = [self._rows.segments[number] for number in chosen]
+        # At best all that is there goes.
+        at_best = {one.id: (one.committed_bytes, one.objects) for one in segments}
+        hoped = self._fitting(chosen, at_best)
+        if hoped == 0:
+            return None
+        if len(chosen) == 1:
+            return self._evict_in_one(segments[0], hoped, now, wall_ms)
+        count = hoped
+        if not self._rows.order.binding:
+            rooms = {}
+            for segment in segments:
+                plan = self._rows.evictor.plan(self._need(segment, hoped))
+                rooms[segment.id] = (plan.size, plan.objects)
+            count = self._fitting(chosen, rooms)
+            if count == 0:
+                return None
+        retirements: list[Retirement] = []
+        for segment in segments:
+            # What went for the segment before may have freed room here too.
+            plan = self._rows.evictor.plan(self._need(segment, count))
+            retirements += self._room.evict(plan.chosen(), wall_ms, now)
+        count = min(count, self._fitting(chosen, {}))
+        if count:
+            self._assign(chosen, count)
+        return retirements
+
+    def _evict_in_one(
+        self, segment: Segment, hoped: int, now: float, wall_ms: int
+    ) -> list[Retirement] | None:
+        evictor = self._rows.evictor
+        plan = evictor.plan(self._need(segment, hoped))
+        count = self._fitting([segment.id], {segment.id: (plan.size, plan.objects)})
+        if count >= hoped:
+            count, used = hoped, plan.chosen()
+        else:
+            need = self._need(segment, count)
+            used = plan.rows(need.size, need.objects) if count else NO_ROWS
+            evictor.put_back(segment.id, plan, used)
+            self._rows.order.given_up(self._coming(hoped)[: hoped - count])
         if count == 0:
             return None
-        retirements: list[Retirement] = []
-        size = int(sizes[:count].sum())
-        for number in chosen:
-            segment = self._rows.segments[number]
-            need, slots = size - segment.free_bytes, count - segment.free_slots
-            if len(chosen) > 1:
-                # What went for the segment before may have freed room here too.
-                plan = self._rows.evictor.plan(number, need, slots)
-            retirements += self._room.evict(plan.rows(need, slots), wall_ms, now)
-        self._assign(chosen, count)
+        retirements = self._room.evict(used, wall_ms, now)
+        self._assign([segment.id], count)
         return retirements
+
+    def _need(self, segment: Segment, count: int) -> Need:
+        """Room for the next `count` keys on `segment`."""
+        sizes = self._sizes[self._next : self._next + count]
+        return Need(
+            segment,
+            int(sizes.sum()) - segment.free_bytes,
+            count - segment.free_slots,
+            self._coming(count),
+            sizes[::-1],
+        )
+
+    def _coming(self, count: int) -> I32:
+        """Rows of the next `count` keys, the last one first: as they will come."""
+        return self._batch[self._wanted[self._next : self._next + count]][::-1]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from moonpool.pool.catalog.base import COMMITTED, I32, SHELTERED, Retirement
+from moonpool.pool.catalog.needs import Need
 from moonpool.pool.catalog.reservations import PutRequest
 from moonpool.pool.catalog.rows import Rows
 
@@ -38,6 +39,20 @@ class Room:
         self.evicted_objects += int((self._rows.table.state[rows] == COMMITTED).sum())
         return self._rows.drop(rows, "evict", wall_ms, now, closed=True)
 
+    def relieve(self, wall_ms: int, now: float) -> list[Retirement]:
+        """Empty segments beyond the high watermark to the low one, if there are watermarks."""
+        config = self._rows.config
+        if config.high_watermark >= 1.0:
+            return []
+        retirements: list[Retirement] = []
+        for segment in self._rows.segments:
+            used = segment.capacity_bytes - segment.free_bytes
+            if segment.open and used > config.high_watermark * segment.capacity_bytes:
+                size = used - int(config.low_watermark * segment.capacity_bytes)
+                plan = self._rows.evictor.plan(Need(segment, size, 0))
+                retirements += self.evict(plan.chosen(), wall_ms, now)
+        return retirements
+
     def short_of_rows(self, put: PutRequest) -> int:
         """How many objects of this kind find no rows, of objects or replicas, were all new."""
         table, n = self._rows.table, put.ends.size
@@ -57,7 +72,7 @@ class Room:
                 fullest = max(self._rows.segments, key=lambda one: one.objects, default=None)
                 if fullest is None:
                     break
-                plan = self._rows.evictor.plan(fullest.id, 0, short)
+                plan = self._rows.evictor.plan(Need(fullest, 0, short))
                 if plan.objects == 0:
                     break
                 retirements += self.evict(plan.rows(0, min(short, plan.objects)), wall_ms, now)

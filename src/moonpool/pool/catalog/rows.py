@@ -26,7 +26,7 @@ from moonpool.pool.catalog.base import (
     Retirement,
 )
 from moonpool.pool.catalog.events import EventLog
-from moonpool.pool.catalog.eviction import Evictor, policy_named
+from moonpool.pool.catalog.eviction import Evictor, order_named
 from moonpool.pool.catalog.leases import Leases
 from moonpool.pool.catalog.segments import Segment, Segments, total
 
@@ -42,8 +42,8 @@ class Rows:
         self.term = term
         self.segments = Segments(config.segments_max)
         self.orphans_from = config.segments_max
-        self.policy = policy_named(config.eviction, table, self.orphans_from)
-        self.evictor = Evictor(table, self.policy)
+        self.order = order_named(config.eviction, table, self.orphans_from)
+        self.evictor = Evictor(table, self.order)
         self.events = EventLog(config.events_max, term)
         self.leases = Leases(table, config.leases_max, config.lease_ms_max)
         self.rebuilding = False  # during a rebuild nobody is an orphan
@@ -129,6 +129,8 @@ class Rows:
         retirements = []
         for segment, where in self.segments.groups(numbers):
             segment.remove(replicas[where], slots[where], total(sizes[where]))
+            if self.order.keeps_books:
+                self.order.left(segment.id, replicas[where])
             retirements.append(Retirement(segment.id, slots[where], generations[where]))
         if replicas.size:
             table.remove_replicas(replicas)
@@ -172,10 +174,17 @@ class Rows:
             rows = np.unique(parents[parents >= 0])
 
     def _erase(self, rows: I32) -> None:
-        if rows.size:
-            self.table.state[rows] = 0
-            self.table.flags[rows] = 0
-            self.table.erase(rows)
+        if rows.size == 0:
+            return
+        table = self.table
+        parents = table.parent[rows] if self.order.keeps_books else rows[:0]
+        table.state[rows] = 0
+        table.flags[rows] = 0
+        table.erase(rows)
+        if parents.size:
+            bare = (parents >= 0) & (table.state[parents] == COMMITTED)
+            bare &= table.children[parents] == 0
+            self.order.childless(np.unique(parents[bare]))
 
     # Orphans.
 

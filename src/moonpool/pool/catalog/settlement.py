@@ -111,11 +111,13 @@ class Settlement:
             state_from=RESERVED,
             state_to=COMMITTED,
             orphan_flag=ORPHAN,
-            touch_ancestors=rows.policy.touches_ancestors,
+            touch_ancestors=rows.order.touches_ancestors,
         )
         if not ready:
             return None
         segment.kept(batch.total_bytes, m)
+        if rows.order.keeps_books:
+            rows.order.came(segment.id, segment.by_slot[call.slots][::-1])
         rows.objects += m
         self._reservations.close_whole(batch)
         if batch.pin == PIN_HARD:
@@ -178,12 +180,14 @@ class Settlement:
             checked.owner_crcs(),
             state_from=RESERVED,
             state_to=COMMITTED,
-            touch_ancestors=rows.policy.touches_ancestors,
+            touch_ancestors=rows.order.touches_ancestors,
         )
         assert not status.any(), (status, mine)
         sizes = table.size[checked.owners]
         for segment, at in rows.segments.groups(checked.segments):
             segment.add(replicas[at], checked.slots[at], int(sizes[at].sum()))
+            if rows.order.keeps_books:
+                rows.order.came(segment.id, replicas[at][::-1])
         expiries = self._unused(checked)
         for batch, where in checked.batches:
             self._endings.keep(batch, checked.indexes[where])

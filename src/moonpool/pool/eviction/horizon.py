@@ -95,6 +95,11 @@ class Horizon(EvictionPolicy[Key]):
         self._now = 0
         self._next_learning = self._period = max(capacity // LEARNINGS_PER_TURN, 256)
 
+    def resize(self, capacity: int) -> None:
+        super().resize(capacity)
+        self._period = max(capacity // LEARNINGS_PER_TURN, 256)
+        self._next_learning = min(self._next_learning, self._now + self._period)
+
     def add(self, key: Key, depth: int = 0) -> None:
         self._tick()
         known = self._ghosts.pop(key, None)
@@ -126,7 +131,7 @@ class Horizon(EvictionPolicy[Key]):
             found = first_that_may(chain.from_iterable(self._lists), may_go)
         if found is not None:
             self._ghosts[found] = self._leave(found)
-            if len(self._ghosts) > GHOSTS_PER_KEY * self.capacity:
+            while len(self._ghosts) > GHOSTS_PER_KEY * self.capacity:
                 self._forget(self._ghosts.popitem(last=False)[1])
         return found
 

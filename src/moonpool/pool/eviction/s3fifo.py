@@ -19,11 +19,15 @@ class S3Fifo(EvictionPolicy[Key]):
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        self._small_size = max(int(capacity * SMALL_SHARE), 1)
-        self._ghosts_max = max(capacity - self._small_size, 1)
+        self.resize(capacity)
         self._small: OrderedDict[Key, int] = OrderedDict()
         self._main: OrderedDict[Key, int] = OrderedDict()
         self._ghosts: OrderedDict[Key, None] = OrderedDict()
+
+    def resize(self, capacity: int) -> None:
+        super().resize(capacity)
+        self._small_size = max(int(capacity * SMALL_SHARE), 1)
+        self._ghosts_max = max(capacity - self._small_size, 1)
 
     def add(self, key: Key, depth: int = 0) -> None:
         if key in self._ghosts:
@@ -80,5 +84,5 @@ class S3Fifo(EvictionPolicy[Key]):
 
     def _remember(self, key: Key) -> None:
         self._ghosts[key] = None
-        if len(self._ghosts) > self._ghosts_max:
+        while len(self._ghosts) > self._ghosts_max:
             self._ghosts.popitem(last=False)

@@ -1,0 +1,98 @@
+"""In which order a segment's objects go. The evictor decides how many, and what goes along."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Protocol
+
+from moonpool._core import Table
+from moonpool.pool.catalog.base import I32, U64
+from moonpool.pool.catalog.needs import Need
+
+CANDIDATES = 64
+
+
+class EvictionOrder(Protocol):
+    """Told of what comes, is used and leaves; offers candidates, first choice first."""
+
+    touches_ancestors: bool  # whether a commit counts as a read of the ancestors
+    keeps_books: bool  # whether it wants to be told of what comes and leaves
+    # Whether what it offered is out of its books: a plan is then no mere look.
+    binding: bool
+
+    def candidates(self, need: Need) -> Generator[I32, None, None]:
+        """Replica rows of the segment in batches; asked for one batch at a time, after what was
+        chosen of the last one has its flag."""
+        ...
+
+    def touched(self, rows: I32, sequences: U64) -> int:
+        """Reads of these versions; returns how many are current."""
+        ...
+
+    def spared(self, segment: int, replicas: I32) -> None:
+        """Offered, but could not go (pinned, leased, in use): not to be offered first again."""
+        ...
+
+    def put_back(self, segment: int, replicas: I32) -> None:
+        """Offered and chosen, but not needed after all."""
+        ...
+
+    def came(self, segment: int, replicas: I32) -> None:
+        """Values of this segment, in the order in which they would go."""
+        ...
+
+    def left(self, segment: int, replicas: I32) -> None:
+        """They left the segment, by its choice or not; their objects are still known."""
+        ...
+
+    def childless(self, rows: I32) -> None:
+        """These have lost their last child."""
+        ...
+
+    def given_up(self, rows: I32) -> None:
+        """Promised objects that got no value."""
+        ...
+
+
+class Lru:
+    """Least recently used first, orphans before all; the order is the table's recency lists.
+
+    Lists: number s holds segment s's replicas, number `orphans_from` + s its orphans.
+    A read of a child counts for its ancestors, so in one segment the first choice is a leaf.
+    """
+
+    touches_ancestors = True
+    keeps_books = False
+    binding = False
+
+    def __init__(self, table: Table, orphans_from: int) -> None:
+        self._table = table
+        self._orphans_from = orphans_from
+
+    def candidates(self, need: Need) -> Generator[I32, None, None]:
+        for number in (self._orphans_from + need.segment.id, need.segment.id):
+            skip = 0
+            while (batch := self._table.list_tail(number, CANDIDATES, skip)).size:
+                yield batch
+                skip += batch.size
+
+    def touched(self, rows: I32, sequences: U64) -> int:
+        return self._table.touch_objects(rows, sequences)
+
+    def spared(self, segment: int, replicas: I32) -> None:
+        self._table.list_touch(replicas)
+
+    def put_back(self, segment: int, replicas: I32) -> None:
+        pass
+
+    def came(self, segment: int, replicas: I32) -> None:
+        pass
+
+    def left(self, segment: int, replicas: I32) -> None:
+        pass
+
+    def childless(self, rows: I32) -> None:
+        pass
+
+    def given_up(self, rows: I32) -> None:
+        pass
