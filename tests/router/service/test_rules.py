@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from moonpool.core.errors import BadConfig, BadRequest
+from moonpool.core.exposition import Histogram, exposition
 from moonpool.router.http.request import Request
 from moonpool.router.http.rules import passed_on, retry_after_s
 from moonpool.router.http.upstream import parse_origin
 from moonpool.router.service.asks import BytesReader, read_ask
-from moonpool.router.service.counters import Histogram, exposition
 from moonpool.router.service.health import Condition, Health
 from moonpool.router.service.usage import UsageWatch
 

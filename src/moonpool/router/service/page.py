@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from moonpool.router.service.counters import Histogram, Sample, exposition
+from moonpool.core.exposition import Family, Histogram, Sample, exposition
 from moonpool.router.service.desk import Desk, Seat
 
 if TYPE_CHECKING:
     from moonpool.router.service.relay import Relay
-
-Family = tuple[str, str, str, list[Sample]]
 
 
 def workers_page(desk: Desk) -> list[dict[str, Any]]:
