@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml CMakeLists.txt $(NATIVE)
 	$(BIN)/python -m pip install -q "scikit-build-core>=0.10" "nanobind>=2.4" ninja
 	@echo "building the C++ core and fetching the tools: a few minutes"
 	$(BIN)/python -m pip install -q "torch==$(TORCH)"
-	$(BIN)/python -m pip install -q --no-build-isolation -e ".[plot,bench,engine,router,dev]"
+	$(BIN)/python -m pip install -q --no-build-isolation -e ".[plot,admin,bench,engine,router,dev]"
 	@touch $(STAMP)
 
 # A library that a process has mapped is replaced, never written into.

@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,13 +15,18 @@ from moonpool.cli.options import add_settings, load_settings
 from moonpool.cli.output import Output
 from moonpool.cli.parser import EXIT_FAILED, EXIT_OK
 from moonpool.cli.signals import sigterm_interrupts
+from moonpool.core.admin_section import AdminConfig
 from moonpool.core.sections import SCHEMA, MasterConfig, NodeConfig, UpConfig
 from moonpool.core.units import counted, format_bytes
 from moonpool.pool.cluster import Cluster, local_directory
 
+if TYPE_CHECKING:
+    from moonpool.dashboard.process import AdminChild
+
 EXAMPLES = (
     "moonpool up --nodes 2 --memory 1GiB     # a master and two nodes",
     "moonpool up --port 0 --json             # on any free port, told as JSON",
+    "moonpool up --admin-port 7480           # with a web page and metrics",
     "moonpool up --persist --dir /dev/shm/x  # objects outlive it until the next 'up'",
 )
 WATCH_S = 3600.0
@@ -38,8 +44,8 @@ def run(args: argparse.Namespace, output: Output) -> int:
             [_node_config(config, args.config, directory, i) for i in range(config.nodes)],
             inherit_log=True,
         )
-        with cluster:
-            _announce(config, cluster, output)
+        with cluster, _admin(config, cluster.address, args.config) as admin:
+            _announce(config, cluster, admin, output)
             try:
                 while not (dead := cluster.wait(WATCH_S)):
                     pass
@@ -83,15 +89,38 @@ def _node_config(config: UpConfig, file: str | None, directory: Path, number: in
     return SCHEMA.load(NodeConfig, cli=given, env=os.environ, file=file).value
 
 
-def _announce(config: UpConfig, cluster: Cluster, output: Output) -> None:
+@contextlib.contextmanager
+def _admin(config: UpConfig, master: str, file: str | None) -> Iterator[AdminChild | None]:
+    """The admin process beside the pool, when it is asked for."""
+    if config.admin_port < 0:
+        yield None
+        return
+    from moonpool.dashboard.process import admin_child
+
+    given = {
+        "master": master,
+        "host": config.host,
+        "port": config.admin_port,
+        "token": config.token,
+    }
+    with admin_child(SCHEMA.load(AdminConfig, cli=given, env=os.environ, file=file).value) as child:
+        yield child
+
+
+def _announce(config: UpConfig, cluster: Cluster, admin: AdminChild | None, output: Output) -> None:
     address = cluster.address
+    page = f"  page     {admin.url}\n" if admin else ""
+    processes = [
+        {"role": child.role, "name": child.name, "pid": child.pid} for child in cluster.children
+    ]
+    if admin:
+        processes.append({"role": "admin", "name": "admin", "pid": admin.pid})
     record = {
         "ready": "up",
         "address": address,
+        "admin": admin.url if admin else None,
         "memory": config.memory,
-        "processes": [
-            {"role": child.role, "name": child.name, "pid": child.pid} for child in cluster.children
-        ],
+        "processes": processes,
     }
     output.result(
         record,
@@ -101,6 +130,7 @@ def _announce(config: UpConfig, cluster: Cluster, output: Output) -> None:
         f"  Python   import moonpool; pool = moonpool.connect({address!r})\n"
         f"  shell    moonpool put greeting hello.txt --master {address}\n"
         f"  both     export MOONPOOL_MASTER={address}\n"
+        f"{page}"
         f"\n"
         f"Ctrl-C takes it down.",
     )

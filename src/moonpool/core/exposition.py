@@ -32,6 +32,15 @@ class Histogram:
         self.sum += value
         self.count += 1
 
+    def as_dict(self) -> dict[str, object]:
+        """The same for JSON: upper bounds, counts up to each (not summed up), `sum`, `count`."""
+        return {
+            "bounds": list(self._bounds),
+            "counts": list(self._counts),
+            "sum": self.sum,
+            "count": self.count,
+        }
+
     def samples(self) -> Iterator[Sample]:
         total = 0
         for bound, count in zip(self._bounds, self._counts, strict=False):
@@ -49,7 +58,7 @@ def exposition(families: Iterable[Family]) -> str:
         lines.append(f"# HELP {name} {text}")
         lines.append(f"# TYPE {name} {kind}")
         for suffix, labels, value in samples:
-            lines.append(f"{name}{suffix}{_labels(labels)} {value:.10g}")
+            lines.append(f"{name}{suffix}{_labels(labels)} {value:.15g}")
     return "\n".join(lines) + "\n"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from moonpool.core.address import parse_address
+from moonpool.core.admin_section import AdminConfig
 from moonpool.core.config import Schema, Section, setting
 from moonpool.core.engine_section import EngineConfig
 from moonpool.core.errors import BadConfig
@@ -369,6 +370,14 @@ class UpConfig(Section, frozen=True, kw_only=True):
     dir: Annotated[str, _DIR] = ""
     persist: Annotated[bool, _PERSIST] = False
     token: Annotated[str, _TOKEN] = ""
+    admin_port: Annotated[
+        int,
+        setting(
+            "Port of the web page, metrics and HTTP API; 0 takes any free one, -1: none.",
+            minimum=-1,
+            maximum=65535,
+        ),
+    ] = -1
 
     @property
     def directory(self) -> Path:
@@ -389,4 +398,5 @@ SCHEMA = Schema(
     EngineConfig,
     ServeConfig,
     RouterConfig,
+    AdminConfig,
 )

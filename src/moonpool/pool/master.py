@@ -109,6 +109,7 @@ class MasterServer:
             self._fail(session, envelope.id, "internal", repr(error))
             return
         self._perform(effects)
+        self.machine.counts.handling_s.add(self.clock.monotonic() - now)
 
     def _fail(self, session: int, request: int, code: str, text: str) -> None:
         connection = self._sessions.get(session)

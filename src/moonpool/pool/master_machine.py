@@ -17,6 +17,7 @@ from moonpool.pool import messages as m
 from moonpool.pool.catalog.base import CatalogConfig
 from moonpool.pool.catalog.catalog import Catalog
 from moonpool.pool.effects import Effect, Send
+from moonpool.pool.master_counts import AnswerCounts
 from moonpool.pool.master_events import Followers
 from moonpool.pool.master_held import HeldCalls
 from moonpool.pool.master_limits import SWEEP_S, MasterLimits
@@ -60,6 +61,7 @@ class MasterMachine:
         self.limits = limits or MasterLimits()
         self.instance = instance or bytes(16)
         self.requests = 0
+        self.counts = AnswerCounts()
         self._outbox: list[Effect] = []
         self._sessions: dict[int, Session] = {}
         self._wall_offset_ms = 0.0
@@ -231,7 +233,7 @@ class MasterMachine:
             raise BadInput(f"a client cannot send {type(message).__name__}")
         touches = getattr(message, "touches", None)
         if touches is not None and touches.row:
-            self._reading.apply(touches)
+            self.counts.read(*self._reading.apply(touches))
         if self.recovering and isinstance(message, m.Reserve):
             self._held.put(asked, message, deadline_ms)
         elif self.recovering and isinstance(message, m.Commit):
@@ -249,6 +251,7 @@ class MasterMachine:
         except (ValueError, IndexError) as error:
             reply = _failure(error)
         if reply is not None:
+            self.counts.answered(reply)
             self._outbox.append(Send(asked.session, asked.request, reply))
 
     def _stat(self, asked: Asked, call: m.Stat) -> m.Status:
@@ -264,6 +267,7 @@ class MasterMachine:
                 "retire_refused": self._orders.refused,
                 "sessions": len(self._sessions),
                 "requests": self.requests,
+                **self.counts.stat(),
             }
         )
 

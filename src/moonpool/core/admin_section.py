@@ -1,0 +1,57 @@
+"""The section of the admin service: the pool as people, Prometheus and small programs see it."""
+
+from typing import Annotated, ClassVar
+
+from moonpool.core.address import parse_address
+from moonpool.core.config import Section, setting
+from moonpool.core.open_door import refuse_open_door
+from moonpool.core.units import BYTES_MAX
+
+_PORT = "; 0 takes any free one"
+
+
+class AdminConfig(Section, frozen=True, kw_only=True):
+    """The web page, the metrics and the HTTP API of a pool; a client of its master."""
+
+    SECTION: ClassVar[str] = "admin"
+
+    master: Annotated[
+        str, setting("Address of the master, 'host:port'.", env="MOONPOOL_MASTER")
+    ] = "127.0.0.1:7400"
+    host: Annotated[
+        str, setting("Interface to listen on; anything but loopback needs a token.")
+    ] = "127.0.0.1"
+    port: Annotated[int, setting(f"Port of the HTTP server{_PORT}.", minimum=0, maximum=65535)] = (
+        7480
+    )
+    token: Annotated[
+        str,
+        setting(
+            "Secret of the cluster, asked of HTTP callers, too. Better given as MOONPOOL_TOKEN: "
+            "command lines are seen by others.",
+            env="MOONPOOL_TOKEN",
+            secret=True,
+        ),
+    ] = ""
+    poll_ms: Annotated[
+        int, setting("Time between two looks at the master.", unit="ms", minimum=50, maximum=60_000)
+    ] = 1000
+    history_s: Annotated[
+        int, setting("The page shows so much of the past.", unit="s", minimum=10, maximum=86_400)
+    ] = 600
+    object_bytes_max: Annotated[
+        int,
+        setting(
+            "An object put or got over HTTP has so many bytes at most.",
+            unit="bytes",
+            minimum=1024,
+            maximum=BYTES_MAX,
+        ),
+    ] = 64 << 20
+    requests_max: Annotated[
+        int, setting("Requests for objects under way at most.", minimum=1, maximum=65_536)
+    ] = 64
+
+    def check(self) -> None:
+        parse_address(self.master)
+        refuse_open_door(self.SECTION, self.host, self.token)

@@ -1,0 +1,113 @@
+"""The master's figures as Prometheus reads them. Names are documented in docs/operations.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from moonpool.core.exposition import Family, Sample, exposition
+from moonpool.dashboard.watch import Figures, Watch
+
+_GAUGES: Final = {
+    "term": "Number of the master's rule.",
+    "objects": "Committed objects.",
+    "replicas": "Their copies.",
+    "rows": "Rows of the catalog.",
+    "rows_max": "Rows it can have.",
+    "table_bytes": "Memory of the catalog's table.",
+    "capacity_bytes": "What living nodes may commit.",
+    "committed_bytes": "What they have.",
+    "promised_bytes": "What is promised to writers.",
+    "reservations": "Keys promised to writers.",
+    "leases": "Leases of read sessions.",
+    "waiters": "Puts waiting for another writer of their key.",
+    "held_puts": "Calls waiting for the end of a recovery.",
+    "retire_orders": "Removals not yet confirmed by their node.",
+    "tombstones": "Removals remembered for nodes that are away.",
+    "sessions": "Connections.",
+}
+_COUNTERS: Final = {
+    "evictions": "Decisions that evicted.",
+    "evicted_objects": "Objects that went.",
+    "next_event": "Events.",
+    "requests": "Messages handled.",
+    "reads": "Objects that clients told they read.",
+    "read_bytes": "Bytes of these.",
+    "failures": "Requests answered with an error.",
+    "refused_chunks": "Broken inventory reports.",
+    "retire_refused": "Removals refused because too many waited.",
+}
+_ANSWERS: Final = {
+    "lookups": "Keys looked up, by what was said; all but found are misses.",
+    "puts": "Keys put, by what came of it.",
+    "exists": "Keys asked for by exists.",
+}
+_SEGMENT: Final = {
+    "alive": "1 if the node is heard.",
+    "capacity_bytes": "What the segment may commit.",
+    "committed_bytes": "What it has.",
+    "promised_bytes": "What is promised to writers.",
+    "objects": "Objects with a copy there.",
+}
+
+
+def metrics_page(watch: Watch) -> str:
+    """The text format; without a master just that it is away."""
+    return exposition(_families(watch))
+
+
+def _families(watch: Watch) -> Iterator[Family]:
+    last = watch.last
+    up = float(not watch.why_not)
+    yield _family("up", "gauge", "1 if the master answers.", [("", {}, up)])
+    yield _family("ready", "gauge", "1 if clients may come.", [("", {}, float(not watch.unready))])
+    if last is None or watch.why_not:
+        return
+    figures = last.figures
+    recovering = float(figures["recovering"])
+    text = "1 while the master hears its nodes."
+    yield _family("recovering", "gauge", text, [("", {}, recovering)])
+    for names, kind, suffix in ((_GAUGES, "gauge", ""), (_COUNTERS, "counter", "_total")):
+        for name, text in names.items():
+            shown = {"next_event": "events"}.get(name, name)
+            yield _family(f"{shown}{suffix}", kind, text, [("", {}, float(figures[name]))])
+    for name, text in _ANSWERS.items():
+        counts: Mapping[str, int] = figures["answers"][name]
+        samples = [("", {"status": status}, float(count)) for status, count in counts.items()]
+        yield _family(f"{name}_total", "counter", text, samples)
+    yield _family(
+        "request_seconds",
+        "histogram",
+        "Time of a request in the master.",
+        _buckets(figures["handling_s"]),
+    )
+    yield from _segments(figures)
+
+
+def _segments(figures: Figures) -> Iterator[Family]:
+    segments: Mapping[str, dict[str, Any]] = figures["segments"]
+    labels = {number: {"segment": number, "node": one["node"]} for number, one in segments.items()}
+    for name, text in _SEGMENT.items():
+        samples = [("", labels[number], float(one[name])) for number, one in segments.items()]
+        yield _family(f"segment_{name}", "gauge", text, samples)
+    for name in sorted({name for one in segments.values() for name in one["usage"]}):
+        samples = [
+            ("", labels[number], float(one["usage"][name]))
+            for number, one in segments.items()
+            if name in one["usage"]
+        ]
+        yield _family(f"segment_usage_{name}", "gauge", "As its node last reported.", samples)
+
+
+def _buckets(told: Mapping[str, Any]) -> Iterator[Sample]:
+    total = 0
+    for bound, count in zip(told["bounds"], told["counts"], strict=False):
+        total += count
+        yield "_bucket", {"le": f"{bound:g}"}, total
+    yield "_bucket", {"le": "+Inf"}, told["count"]
+    yield "_sum", {}, told["sum"]
+    yield "_count", {}, told["count"]
+
+
+def _family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> Family:
+    return f"moonpool_{name}", kind, text, samples

@@ -1,0 +1,78 @@
+"""Why a key is a miss, or where it lies: from what the master says now and from its event log."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any, Final
+
+from moonpool.pool.aio import AsyncPool
+
+EVENTS_MAX: Final = 50
+PAGE: Final = 10_000
+_MEANS: Final = {
+    "remove": "was removed by a client",
+    "evict": "was evicted to make room",
+    "expire": "came to the end of its time to live",
+    "node_lost": "was lost with a node",
+    "node_back": "came back with a node",
+    "clear": "was cleared",
+}
+
+
+async def explain_key(pool: AsyncPool, key: bytes) -> dict[str, Any]:
+    """What is known of the key; the newest events last. Raises MoonpoolError."""
+    here = await pool.exists(key)
+    nodes = (await pool.match_prefix([key])).nodes if here else []
+    stat = await pool.stat()
+    first = int(str(stat["next_event"])) - int(str(stat["events"]))
+    recent = await _events_of(pool, key, (int(str(stat["term"])), first))
+    return {
+        "key": key.decode("utf-8", "backslashreplace"),
+        "readable": here,
+        "nodes": nodes,
+        "because": _because(here, nodes, recent, first <= 1, bool(stat["recovering"])),
+        "events": recent,
+        "whole_log": first <= 1,
+    }
+
+
+async def _events_of(
+    pool: AsyncPool, key: bytes, position: tuple[int, int]
+) -> list[dict[str, Any]]:
+    """The last of the key's events that the master still has."""
+    found: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
+    while True:
+        batch = await pool.events(position, limit=PAGE)
+        if batch.rebase or not batch.events:
+            return list(found)
+        position = batch.position
+        found.extend(
+            {
+                "at": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.wall_ms / 1000)),
+                "kind": event.kind,
+                "node": event.node,
+                "size": event.size,
+            }
+            for event in batch.events
+            if event.key == key
+        )
+
+
+def _because(
+    here: bool, nodes: list[str], recent: list[dict[str, Any]], complete: bool, recovering: bool
+) -> str:
+    if here:
+        return f"it is readable, from {', '.join(nodes) or 'the pool'}"
+    if recovering:
+        return "the master still hears what its nodes hold; ask again in a few seconds"
+    if recent and recent[-1]["kind"] in ("put", "replace"):
+        return f"it was stored at {recent[-1]['at']}; who holds it is out of reach now"
+    if recent:
+        last = recent[-1]
+        where = f" ({last['node']})" if last["node"] else ""
+        said = _MEANS.get(last["kind"], last["kind"])
+        return f"the last thing that happened: it {said}{where} at {last['at']}"
+    if complete:
+        return "nobody has stored it since this master started; compare the key's fields"
+    return "nobody stored it lately (older events are gone); compare the key's fields"

@@ -1,0 +1,79 @@
+"""What the master has answered, by kind and status: the hits, and the misses with their reasons.
+
+It reads the status columns of replies on their way out. Counting decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import IntEnum
+from typing import Final
+
+from moonpool.core.exposition import Histogram
+from moonpool.pool import messages as m
+
+_GRANTED: Final = int(m.PutStatus.GRANTED)
+
+
+class AnswerCounts:
+    """Per key, not per request; of this master since it started."""
+
+    def __init__(self) -> None:
+        self.lookups: Counter[str] = Counter()
+        """By LookupStatus. Reads of placements that a client remembers ask nobody."""
+        self.puts: Counter[str] = Counter()
+        """By PutStatus, `granted` left out: what a granted key came to is counted at its commit."""
+        self.exists: Counter[str] = Counter()
+        self.reads = 0
+        """Objects that clients say they have read, also without asking (touches)."""
+        self.read_bytes = 0
+        self.failures = 0
+        """Requests answered with an error."""
+        self.handling_s = Histogram()
+        """Time of a request in the master; the shell has the clock."""
+
+    def read(self, objects: int, nbytes: int) -> None:
+        self.reads += objects
+        self.read_bytes += nbytes
+
+    def answered(self, reply: m.Reply) -> None:
+        if isinstance(reply, m.Found):
+            _add(self.lookups, reply.status, m.LookupStatus)
+        elif isinstance(reply, m.Committed):
+            _add(self.puts, reply.status, m.PutStatus)
+        elif isinstance(reply, m.Reserved):
+            if reply.status.count(_GRANTED) < len(reply.status):
+                _add(self.puts, reply.status, m.PutStatus)
+                del self.puts["granted"]
+        elif isinstance(reply, m.Existence):
+            found = reply.found.count(1)
+            self.exists["found"] += found
+            self.exists["absent"] += len(reply.found) - found
+        elif isinstance(reply, m.Failure):
+            self.failures += 1
+
+    def stat(self) -> dict[str, object]:
+        """As `stat` shows them."""
+        return {
+            "reads": self.reads,
+            "read_bytes": self.read_bytes,
+            "failures": self.failures,
+            "answers": {
+                "lookups": dict(self.lookups),
+                "puts": dict(self.puts),
+                "exists": dict(self.exists),
+            },
+            "handling_s": self.handling_s.as_dict(),
+        }
+
+
+def _add(counts: Counter[str], column: bytes, words: type[IntEnum]) -> None:
+    """The u8 column into `counts`, by the statuses' names."""
+    left = len(column)
+    for word in words:
+        if not left:
+            return
+        found = column.count(word)
+        if found:
+            counts[word.name.lower()] += found
+            left -= found
