@@ -6,13 +6,14 @@ It reads the status columns of replies on their way out. Counting decides nothin
 from __future__ import annotations
 
 from collections import Counter
-from enum import IntEnum
 from typing import Final
 
 from moonpool.core.exposition import Histogram
 from moonpool.pool import messages as m
 
 _GRANTED: Final = int(m.PutStatus.GRANTED)
+_PUTS: Final = tuple(status.name.lower() for status in m.PutStatus)
+_LOOKUPS: Final = tuple(status.name.lower() for status in m.LookupStatus)
 
 
 class AnswerCounts:
@@ -38,12 +39,12 @@ class AnswerCounts:
 
     def answered(self, reply: m.Reply) -> None:
         if isinstance(reply, m.Found):
-            _add(self.lookups, reply.status, m.LookupStatus)
+            _add(self.lookups, reply.status, _LOOKUPS)
         elif isinstance(reply, m.Committed):
-            _add(self.puts, reply.status, m.PutStatus)
+            _add(self.puts, reply.status, _PUTS)
         elif isinstance(reply, m.Reserved):
             if reply.status.count(_GRANTED) < len(reply.status):
-                _add(self.puts, reply.status, m.PutStatus)
+                _add(self.puts, reply.status, _PUTS)
                 del self.puts["granted"]
         elif isinstance(reply, m.Existence):
             found = reply.found.count(1)
@@ -67,13 +68,12 @@ class AnswerCounts:
         }
 
 
-def _add(counts: Counter[str], column: bytes, words: type[IntEnum]) -> None:
+def _add(counts: Counter[str], column: bytes, words: tuple[str, ...]) -> None:
     """The u8 column into `counts`, by the statuses' names."""
-    left = len(column)
-    for word in words:
-        if not left:
-            return
-        found = column.count(word)
-        if found:
-            counts[word.name.lower()] += found
-            left -= found
+    if not column:
+        return
+    if column.count(column[0]) == len(column):  # mostly all keys have one status
+        counts[words[column[0]]] += len(column)
+        return
+    for code in set(column):
+        counts[words[code]] += column.count(code)
