@@ -10,18 +10,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Hit", "KeySpec", "Miss", "Pool", "PutResult", "aio", "connect", "errors"]
+__all__ = ["Hit", "Keep", "KeySpec", "Miss", "Pool", "PutResult", "aio", "connect", "errors"]
 
 if TYPE_CHECKING:
     from moonpool import aio
     from moonpool.core import errors
     from moonpool.core.keys import KeySpec
     from moonpool.pool.connect import connect
+    from moonpool.pool.keep import Keep
     from moonpool.pool.pool import Pool
     from moonpool.pool.results import Hit, Miss, PutResult
 
 _HOMES = {
     "Hit": "moonpool.pool.results",
+    "Keep": "moonpool.pool.keep",
     "KeySpec": "moonpool.core.keys",
     "Miss": "moonpool.pool.results",
     "Pool": "moonpool.pool.pool",

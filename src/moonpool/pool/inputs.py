@@ -14,6 +14,7 @@ from moonpool.core.clock import SystemClock
 from moonpool.core.errors import BadInput, BadKey, BadSize
 from moonpool.core.key_batch import KEY_BYTES_MAX
 from moonpool.pool.columns import pack_keys
+from moonpool.pool.keep import Keep, as_keep
 from moonpool.pool.messages import REPLICAS_MAX, KeyColumn
 from moonpool.pool.ports import Buffer
 from moonpool.pool.protocol_reserve import NO_PARENT, PutItem, PutOptions
@@ -22,8 +23,7 @@ BATCH_KEYS_MAX = 65_536  # as the master's BATCH_MAX
 TTL_S_MAX = 1e10  # three hundred years; None is forever
 Key = str | bytes
 T = TypeVar("T", bound=Sequence[Any])
-Pin = Literal["soft", "hard"] | None
-_PINS: dict[str | None, int] = {None: 0, "soft": 1, "hard": 2}
+Pin = Literal["soft", "hard"] | Keep | None
 
 
 def as_key(key: Key) -> bytes:
@@ -162,13 +162,6 @@ def as_sizes(sizes: Sequence[int]) -> list[int]:
     return [as_count(size, "a size in bytes") for size in sizes]
 
 
-def as_pin(pin: Pin) -> int:
-    try:
-        return _PINS[pin]
-    except (KeyError, TypeError):
-        raise BadInput(f"pin is None, 'soft' or 'hard', not {pin!r}") from None
-
-
 def as_replicas(replicas: int, min_replicas: int | None) -> tuple[int, int]:
     count = as_count(replicas, "replicas", 1, REPLICAS_MAX)
     least = count if min_replicas is None else as_count(min_replicas, "min_replicas", 1, count)
@@ -194,10 +187,13 @@ def as_options(
 ) -> PutOptions:
     """Raises BadInput."""
     count, least = as_replicas(replicas, min_replicas)
+    keep = as_keep(pin)
     return PutOptions(
         count,
         least,
-        as_pin(pin),
+        keep.code,
+        keep.ttl_ms,
+        keep.refresh,
         as_expiry_ms(ttl_s),
         chain=parents == "chain",
         replace=replace,

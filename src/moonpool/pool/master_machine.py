@@ -188,6 +188,7 @@ class MasterMachine:
         wall = self._wall_ms(now) if wall_ms is None else wall_ms
         self._writing.tick(now)
         self.catalog.leases.expire(now)
+        self.catalog.unpin(now)
         self.nodes.presence.tick(now, wall)
         self._orders.expire(now)
         if now >= self._next_sweep:
@@ -204,6 +205,7 @@ class MasterMachine:
         moments = [
             self._writing.next_deadline(),
             self.catalog.leases.next_deadline,
+            self.catalog.rows.standing.next_deadline,
             self._orders.next_deadline,
             self.nodes.presence.next_deadline(),
             self._held.next_deadline,
@@ -233,7 +235,7 @@ class MasterMachine:
             raise BadInput(f"a client cannot send {type(message).__name__}")
         touches = getattr(message, "touches", None)
         if touches is not None and touches.row:
-            self.counts.read(*self._reading.apply(touches))
+            self.counts.read(*self._reading.apply(touches, asked.now))
         if self.recovering and isinstance(message, m.Reserve):
             self._held.put(asked, message, deadline_ms)
         elif self.recovering and isinstance(message, m.Commit):

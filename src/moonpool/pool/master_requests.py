@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from moonpool.core.errors import BadInput
 from moonpool.pool import messages as m
-from moonpool.pool.catalog.base import U32
+from moonpool.pool.catalog.base import PIN_HARD, PIN_KIND, PIN_MAX, U32
 from moonpool.pool.catalog.commits import CommitRequest
 from moonpool.pool.catalog.reservations import PutRequest
 from moonpool.pool.columns import check_ends, i32, u8, u16, u32, u64, unpack_keys
@@ -46,7 +46,7 @@ def put_request(call: m.Reserve, asked: Asked) -> PutRequest:
     least = call.min_replicas or replicas
     if not 1 <= least <= replicas <= m.REPLICAS_MAX:
         raise BadInput(f"{replicas} replicas, at least {least}; 1 to {m.REPLICAS_MAX} are possible")
-    if not 0 <= call.pin <= 2 or not 0 <= call.tenant < 2**32 or not 0 <= call.expiry_ms < 2**62:
+    if not _pin_fits(call) or not 0 <= call.tenant < 2**32 or not 0 <= call.expiry_ms < 2**62:
         raise BadInput(f"pin {call.pin}, tenant {call.tenant}, expiry {call.expiry_ms}")
     return PutRequest(
         owner=asked.session,
@@ -59,12 +59,22 @@ def put_request(call: m.Reserve, asked: Asked) -> PutRequest:
         replicas=replicas,
         min_replicas=least,
         pin=call.pin,
+        pin_ttl_ms=call.pin_ttl_ms,
+        pin_refresh=call.pin_refresh,
         expiry_ms=call.expiry_ms,
         tenant=call.tenant,
         chain=call.chain,
         replace=call.replace,
         prefer_segment=call.prefer_segment,
         host_id=asked.host_id,
+    )
+
+
+def _pin_fits(call: m.Reserve) -> bool:
+    return (
+        0 <= call.pin <= PIN_MAX
+        and call.pin & PIN_KIND <= PIN_HARD
+        and 0 <= call.pin_ttl_ms < 2**53
     )
 
 

@@ -35,6 +35,7 @@ class PutStatus(IntEnum):
     STALE_TERM = 10  # sealed under an older term
     NO_NODE = 11  # no live segment
     INVALID = 12  # malformed (sizes, columns of unequal length, unknown row)
+    HELD = 13  # no room, and nothing may go: pinned, leased or being written
 
 
 class LookupStatus(IntEnum):

@@ -17,13 +17,15 @@ class Reserve(msgspec.Struct, array_like=True, frozen=True, tag=1):
     outside_parents: KeyColumn = KeyColumn()
     replicas: int = 1
     min_replicas: int = 0  # 0: same as replicas
-    pin: int = 0  # 0 none, 1 soft, 2 hard
+    pin: int = 0  # 0 none, 1 soft, 2 hard; + 4 low priority, + 8 high priority
     expiry_ms: int = 0  # wall clock, 0 never
     tenant: int = 0
     chain: bool = False
     replace: bool = False
     prefer_segment: int = -1
     touches: Touches = Touches()
+    pin_ttl_ms: int = 0  # of a soft pin, 0: the master's default
+    pin_refresh: bool = False  # reads begin it anew
 
 
 class Reserved(msgspec.Struct, array_like=True, frozen=True, tag=2):

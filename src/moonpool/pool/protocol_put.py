@@ -53,6 +53,7 @@ def store(
     wait_until = context.now() + wait_s
     todo = list(range(len(items)))
     why: dict[int, PutStatus] = {}
+    held = False
     unsure: set[int] = set()  # a commit of theirs was not answered: it may have been heard
     while todo and context.left() > 0:
         reserved = yield from reservation(context, items, todo, options)
@@ -66,7 +67,7 @@ def store(
             unsure.update(todo)
             continue
         granted = grants(items, todo, reserved)
-        why = granted.later
+        why, held = granted.later, granted.held
         yield from write(context, items, granted.attempts, options)
         redo = yield from commit(context, items, granted.attempts, options)
         context.reserved = None
@@ -82,7 +83,7 @@ def store(
         return [item.result for item in items if item.result is not None]
     for i, item in enumerate(items):
         if item.result is None:
-            item.result = ran_out(context.state, options, why.get(i))
+            item.result = ran_out(context.state, options, why.get(i), held)
         if i in unsure and not item.result.ok:
             text = "a commit was not answered, and the master was lost: it may have been done"
             item.result = PutResult(PutStatus.LOST, 0, text)

@@ -28,6 +28,8 @@ class PutOptions(msgspec.Struct, frozen=True):
     replicas: int = 1
     min_replicas: int = 0  # 0: all of them
     pin: int = 0
+    pin_ttl_ms: int = 0
+    pin_refresh: bool = False
     expiry_ms: int = 0
     tenant: int = 0
     chain: bool = False
@@ -68,6 +70,7 @@ _SETTLED = {
 }
 _AGAIN = {
     m.PutStatus.FULL: PutStatus.FULL,
+    m.PutStatus.HELD: PutStatus.FULL,
     m.PutStatus.RECOVERING: PutStatus.RECOVERING,
     m.PutStatus.NO_NODE: PutStatus.UNREACHABLE,
 }
@@ -80,6 +83,7 @@ class Round:
     attempts: list[Attempt]
     waiting: list[int]
     later: dict[int, PutStatus]
+    held: bool = False  # of those that are full, one said that nothing may go
 
 
 def any_parent(items: Sequence[PutItem]) -> bool:
@@ -133,6 +137,8 @@ def _reserve_message(
         options.replace,
         options.prefer_segment,
         context.state.touches.take(),
+        options.pin_ttl_ms,
+        options.pin_refresh,
     )
 
 
@@ -180,6 +186,7 @@ def grants(items: list[PutItem], todo: list[int], reply: m.Reserved) -> Round:
             granted.waiting.append(i)
         elif status in _AGAIN:
             granted.later[i] = _AGAIN[status]
+            granted.held |= status == m.PutStatus.HELD
         else:
             items[i].result = PutResult(_SETTLED.get(status, PutStatus.INVALID))
     return granted

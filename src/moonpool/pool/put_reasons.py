@@ -13,9 +13,14 @@ def copies_needed(options: PutOptions) -> int:
     return min(options.min_replicas or options.replicas, options.replicas)
 
 
-def ran_out(state: ClientState, options: PutOptions, why: PutStatus | None) -> PutResult:
+def ran_out(
+    state: ClientState, options: PutOptions, why: PutStatus | None, held: bool = False
+) -> PutResult:
     """Its time ended first. `why`: what the master said of it last, None: it had granted it."""
     few = _nodes_up(state) < copies_needed(options)
+    if why is PutStatus.FULL and held:
+        text = "nothing there may be evicted: it is pinned, leased or being written"
+        return PutResult(why, 0, text)
     if why is PutStatus.FULL:
         return PutResult(why, 0, "no room came free in time")
     if why is PutStatus.RECOVERING:

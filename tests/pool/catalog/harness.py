@@ -10,11 +10,12 @@ import numpy as np
 from moonpool._core import Table
 from moonpool.pool.catalog.admission import Admitted
 from moonpool.pool.catalog.base import NO_SEGMENT, CatalogConfig, Expiry, Retirement
-from moonpool.pool.catalog.catalog import LISTS_PER_SEGMENT, Catalog
+from moonpool.pool.catalog.catalog import Catalog
 from moonpool.pool.catalog.commits import CommitRequest
 from moonpool.pool.catalog.reservations import PutRequest
 from moonpool.pool.catalog.segments import Segment
 from moonpool.pool.catalog.settlement import Settled
+from moonpool.pool.catalog.standing import LISTS_PER_SEGMENT
 from moonpool.pool.columns import pack_keys, u32
 from moonpool.pool.messages import LookupStatus, PutStatus
 
@@ -83,6 +84,8 @@ class Pool:
         replicas: int = 1,
         min_replicas: int = 0,
         pin: int = 0,
+        pin_ttl_ms: int = 0,
+        pin_refresh: bool = False,
         expiry_ms: int = 0,
         chain: bool = False,
         replace: bool = False,
@@ -105,6 +108,8 @@ class Pool:
             replicas=replicas,
             min_replicas=min_replicas or replicas,
             pin=pin,
+            pin_ttl_ms=pin_ttl_ms,
+            pin_refresh=pin_refresh,
             expiry_ms=expiry_ms,
             chain=chain,
             replace=replace,
@@ -191,7 +196,7 @@ class Pool:
 
     def touch(self, keys: Sequence[bytes]) -> int:
         rows = np.array([self.row(key) for key in keys], np.int32)
-        return self.catalog.touch(rows, self.catalog.table.seq[rows])
+        return self.catalog.touch(rows, self.catalog.table.seq[rows], self.now)
 
     def remove(self, keys: Sequence[bytes]) -> list[bool]:
         column = pack_keys(keys)

@@ -118,7 +118,7 @@ def test_orphans_rejoin_when_the_parent_is_put_again(pool: Pool) -> None:
     pool.remove([b"b"])
     assert pool.put([b"b"], 20, parents=[-2], outside=[b"a"]) == [S.COMMITTED]
     assert not any(pool.catalog.table.flags[pool.row(key)] & ORPHAN for key in CHAIN)
-    assert pool.catalog.table.list_length(pool.catalog.rows.orphans_from) == 0
+    assert pool.catalog.table.list_length(pool.catalog.config.segments_max) == 0
     pool.check()
 
 

@@ -83,7 +83,7 @@ def test_a_kept_descendant_protects_its_ancestors(pool: Pool, how: str) -> None:
         row = pool.row(b"b")
         sequences = pool.catalog.table.seq[[row]]
         pool.catalog.leases.take(1, [row], sequences, 1000, pool.now)
-    assert pool.put([b"x"], 4) == [S.FULL]
+    assert pool.put([b"x"], 4) == [S.HELD]
     assert pool.put([b"x"], 2) == [S.COMMITTED]
     pool.check()
 
@@ -95,7 +95,7 @@ def test_a_soft_pin_does_not_stop_eviction(pool: Pool) -> None:
 
 def test_parents_and_known_keys_of_the_batch_are_no_victims(pool: Pool) -> None:
     pool.put([b"a", b"b"], 3, chain=True)
-    assert pool.put([b"b", b"x"], 6, parents=[-1, -2], outside=[b"a"]) == [S.EXISTS, S.FULL]
+    assert pool.put([b"b", b"x"], 6, parents=[-1, -2], outside=[b"a"]) == [S.EXISTS, S.HELD]
     assert pool.put([b"b", b"x"], 4, parents=[-1, -2], outside=[b"a"]) == [S.EXISTS, S.COMMITTED]
     pool.check()
 
@@ -138,7 +138,7 @@ def test_fewer_copies_where_there_is_room_for_fewer() -> None:
     for _ in range(2):
         pool.add_segment(10)
     pool.put([b"p"], 10, pin=2, prefer=1)
-    assert pool.put([b"x"], 4, replicas=2) == [S.FULL]
+    assert pool.put([b"x"], 4, replicas=2) == [S.HELD]
     admitted = pool.reserve([b"x"], 4, replicas=2, min_replicas=1)
     assert admitted.segments.tolist() == [[0, 0xFFFF]]
     assert pool.commit(pool.sealed(admitted)).status.tolist() == [S.COMMITTED]
@@ -178,14 +178,41 @@ def test_many_kept_objects_do_not_hide_the_others() -> None:
 
 def test_an_unknown_policy_is_named() -> None:
     with pytest.raises(BadConfig, match="fifo"):
-        order_named("fi", make_catalog(SMALL).table, 8)
+        order_named("fi", make_catalog(SMALL).table, 8, make_catalog(SMALL).rows.standing)
 
 
 def test_leases_end_and_eviction_goes_on(pool: Pool) -> None:
     pool.put([b"a"], 10)
     row = pool.row(b"a")
     pool.catalog.leases.take(1, [row], pool.catalog.table.seq[[row]], 1000, pool.now)
-    assert pool.put([b"x"], 5) == [S.FULL]
+    assert pool.put([b"x"], 5) == [S.HELD]
     pool.catalog.leases.expire(pool.now + 2)
     assert pool.put([b"x"], 5) == [S.COMMITTED]
     pool.check()
+
+
+def test_a_futile_search_is_said_counted_and_not_repeated_until_something_changes() -> None:
+    pool = Pool()
+    pool.add_segment(10)
+    pool.put(KEYS, 2, pin=2)
+    evictor = pool.catalog.rows.evictor
+    for again in range(3):
+        assert pool.put([b"x"], 2) == [S.HELD]
+        assert (evictor.futile, evictor.futile_skipped) == (1, again)
+    pool.remove([b"a"])
+    assert pool.put([b"x"], 2) == [S.COMMITTED]
+    assert pool.put([b"y"], 4) == [S.FULL]  # x may go, but is too little
+    assert evictor.futile == 1
+    pool.check()
+
+
+def test_the_end_of_a_lease_makes_a_search_worth_while_again() -> None:
+    pool = Pool()
+    pool.add_segment(10)
+    pool.put([b"a"], 10)
+    row = pool.row(b"a")
+    sequence = pool.catalog.table.seq[[row]]
+    number, _, _ = pool.catalog.leases.take(1, [row], sequence, 1000, 0.0)
+    assert pool.put([b"x"], 2) == [S.HELD]
+    pool.catalog.leases.release(1, number)
+    assert pool.put([b"x"], 2) == [S.COMMITTED]

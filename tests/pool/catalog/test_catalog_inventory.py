@@ -173,7 +173,7 @@ def test_pins_and_ttls_come_back(pool: Pool) -> None:
         pool.catalog.segments[0],
         report([(b"a", b"", 5, 1)], size=100, pin=2, expiry_ms=expiry_ms),
     )
-    assert pool.put([b"x"]) == [S.FULL]
+    assert pool.put([b"x"]) == [S.HELD]
     pool.wall_ms += 5
     assert pool.look([b"a"]) == [L.EXPIRED]
 

@@ -77,7 +77,7 @@ def test_pinned_leased_and_in_flight_objects_stay(policy: str) -> None:
     row = pool.row(b"b")
     pool.catalog.leases.take(1, [row], pool.catalog.table.seq[[row]], 1000, 0.0)
     pool.reserve([b"c"], 2, replace=True)
-    assert pool.put([b"x"], 4) == [S.FULL]
+    assert pool.put([b"x"], 4) == [S.HELD]
     assert pool.put([b"y"], 2) == [S.COMMITTED]
     assert pool.found([b"a", b"b", b"c"]) == [b"a", b"b", b"c"]
     pool.check()
@@ -164,3 +164,15 @@ def test_beyond_the_high_watermark_a_segment_is_emptied_to_the_low_one(policy: s
 
 def test_the_master_knows_the_policies_that_there_are() -> None:
     assert get_args(PolicyName) == tuple(POLICIES)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "lfu", "arc"])
+def test_a_parent_that_came_first_outlives_its_child(policy: str) -> None:
+    pool = pool_of(policy)
+    pool.put([b"a"], 2)
+    pool.put([b"b"], 2, parents=[-2], outside=[b"a"])
+    for key in KEYS[2:]:
+        pool.put([key], 2)
+    pool.put([b"x"], 2)
+    assert pool.found(KEYS) == [b"a", b"c", b"d", b"e"]
+    pool.check()

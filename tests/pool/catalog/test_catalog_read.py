@@ -153,7 +153,7 @@ def test_replace_needs_room_beside_the_old_value() -> None:
     pool = Pool()
     pool.add_segment(10)
     pool.put([b"a"], 6)
-    assert pool.put([b"a"], 6, replace=True) == [S.FULL]
+    assert pool.put([b"a"], 6, replace=True) == [S.HELD]
     assert pool.look([b"a"]) == [L.FOUND]
     assert pool.put([b"a"], 4, replace=True) == [S.COMMITTED]
     pool.check()
@@ -238,7 +238,7 @@ def test_two_leases_on_one_object(pool: Pool) -> None:
     first, _, _ = pool.catalog.leases.take(1, [row, row], np.array([1, 1], np.uint64), 1000, 0.0)
     pool.catalog.leases.take(2, [row], sequences, 1000, 0.0)
     pool.catalog.leases.release(1, first)
-    assert pool.put([b"x"], 100) == [S.FULL]
+    assert pool.put([b"x"], 100) == [S.HELD]
     pool.catalog.leases.end_owner(2)
     assert pool.put([b"x"], 100) == [S.COMMITTED]
 

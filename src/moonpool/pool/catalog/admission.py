@@ -39,6 +39,7 @@ _IN_FLIGHT = int(PutStatus.IN_FLIGHT)
 _PARENT_MISSING = int(PutStatus.PARENT_MISSING)
 _FULL = int(PutStatus.FULL)
 _TOO_BIG = int(PutStatus.TOO_BIG)
+_HELD = int(PutStatus.HELD)
 _NO_NODE = int(PutStatus.NO_NODE)
 _INVALID = int(PutStatus.INVALID)
 
@@ -246,8 +247,7 @@ class Admission:
         if placing.left():
             with self._room.sheltering(rows, parents):
                 retirements = placing.with_eviction(now, wall_ms)
-        for place in placing.unplaced():
-            status[place] = _FULL
+        status[placing.unplaced()] = _HELD if placing.held else _FULL
         return targets, retirements
 
     # The promise.
@@ -323,6 +323,8 @@ class Admission:
                 min_replicas=put.min_replicas,
                 wanted=put.replicas,
                 pin=put.pin,
+                pin_ttl_ms=put.pin_ttl_ms,
+                pin_refresh=put.pin_refresh,
                 tenant=put.tenant,
                 expiry_ms=put.expiry_ms,
                 mixed=mixed,

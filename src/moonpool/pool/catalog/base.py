@@ -41,7 +41,13 @@ IN_FLIGHT = 16  # a replacement is being written
 CHOSEN = 32  # picked in the eviction decision being made
 KEPT = PINNED | LEASED | SHELTERED | IN_FLIGHT  # eviction spares what has one of these
 
+SOFT = 64  # a soft pin lasts
+
+PIN_SOFT = 1
 PIN_HARD = 2
+PIN_KIND = 3  # its bits say the kind of pin; those above the priority: 0 normal, 1 low, 2 high
+PRIORITY_SHIFT = 2
+PIN_MAX = PIN_HARD | 2 << PRIORITY_SHIFT
 
 
 @dataclass(frozen=True, slots=True)

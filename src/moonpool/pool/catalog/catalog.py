@@ -38,9 +38,9 @@ from moonpool.pool.catalog.reservations import Batch, PutRequest, Reservations
 from moonpool.pool.catalog.room import Room
 from moonpool.pool.catalog.rows import Rows
 from moonpool.pool.catalog.settlement import Settled, Settlement
+from moonpool.pool.catalog.standing import LISTS_PER_SEGMENT
 from moonpool.pool.messages import LookupStatus
 
-LISTS_PER_SEGMENT = 2  # its objects and its orphans
 SWEEP_ROWS = 16_384
 
 
@@ -282,7 +282,9 @@ class Catalog:
             found[at] = self.rows.reachable(rows[at])
         return found.view(np.uint8)
 
-    def touch(self, rows: I32, sequences: U64) -> int:
+    def touch(self, rows: I32, sequences: U64, now: float = 0.0) -> int:
+        """Reads, oldest first; how many are of what is there."""
+        self.rows.standing.read(rows, sequences, now)
         return self.rows.order.touched(rows, sequences)
 
     # Removing.
@@ -336,6 +338,12 @@ class Catalog:
         gone = rows[self.rows.expired(rows, wall_ms)]
         gone = gone[(self.table.flags[gone] & IN_FLIGHT) == 0]
         return self.rows.drop(gone, "remove", wall_ms, now) if gone.size else []
+
+    def unpin(self, now: float) -> None:
+        """Soft pins whose time is over end."""
+        over = self.rows.standing.expire(now)
+        if over.size:
+            self.rows.relist(over)
 
     def facts(self) -> list[SegmentFacts]:
         return self.segments.facts()

@@ -11,37 +11,47 @@ import numpy as np
 from moonpool._core import Table
 from moonpool.core.errors import BadConfig, did_you_mean
 from moonpool.pool.catalog.base import CHOSEN, I32, KEPT, RESERVED
+from moonpool.pool.catalog.leases import Leases
 from moonpool.pool.catalog.needs import Need, Victims
 from moonpool.pool.catalog.orders import EvictionOrder, Lru
 from moonpool.pool.catalog.policy_order import PolicyOrder
+from moonpool.pool.catalog.standing import Standing
 from moonpool.pool.eviction import POLICIES
 
 SPARED_MAX = 8192  # candidates that may not go, passed over in one decision
 
 
-def order_named(name: str, table: Table, orphans_from: int) -> EvictionOrder:
+def order_named(name: str, table: Table, segments_max: int, standing: Standing) -> EvictionOrder:
     """Least recently used is the table's own; the others are the shared policies."""
     if name == "lru":
-        return Lru(table, orphans_from)
+        return Lru(table, segments_max)
     if name not in POLICIES:
         raise BadConfig(
             f"eviction policy {name!r} is not known; there are {', '.join(POLICIES)}."
             f"{did_you_mean(name, POLICIES)}"
         )
-    return PolicyOrder(table, orphans_from, POLICIES[name])
+    return PolicyOrder(table, segments_max, standing, POLICIES[name])
 
 
 class Evictor:
     """Plans evictions in one segment. A plan changes nothing but the order's books: what is not
     used of it goes back by `put_back`."""
 
-    def __init__(self, table: Table, order: EvictionOrder) -> None:
+    def __init__(self, table: Table, order: EvictionOrder, leases: Leases) -> None:
         self._table = table
         self._order = order
+        self._leases = leases
+        self.sheltered = 0  # whose kin may not go in this decision
+        self.futile = 0  # searches that found nothing
+        self.futile_skipped = 0
 
     def plan(self, need: Need) -> Victims:
         """Closures that meet the need, or all that may go."""
         found = need.found
+        now = (need.segment.changes.count, self._leases.ended, self.sheltered)
+        if need.segment.barren == now and not need.met:
+            self.futile_skipped += 1
+            return found
         spared: list[I32] = []
         candidates = self._order.candidates(need)
         while not need.met and (batch := next(candidates, None)) is not None:
@@ -63,6 +73,9 @@ class Evictor:
         self._table.flags[found.chosen()] &= 0xFF ^ CHOSEN
         if spared:
             self._order.spared(need.segment.id, np.concatenate(spared))
+        if not found.objects and not need.met:
+            self.futile += 1
+            need.segment.barren = now
         return found
 
     def put_back(self, segment: int, plan: Victims, used: I32) -> None:

@@ -22,6 +22,7 @@ from moonpool.pool.catalog.base import (
     I64,
     IN_FLIGHT,
     PIN_HARD,
+    PIN_KIND,
     PINNED,
     RESERVED,
     U8,
@@ -128,7 +129,7 @@ class Inventory:
         if missing.size:
             self._rows.lose_replicas(missing, wall_ms, now)
         if progress.placed:
-            self._order(segment, progress)
+            self._order(segment, progress, now)
             self._place_families(progress)
         segment.known = True
 
@@ -245,7 +246,7 @@ class Inventory:
     def _fill(self, rows: I32, report: Report, which: Bool) -> None:
         table = self._rows.table
         table.state[rows] = COMMITTED
-        table.flags[rows] = np.where(report.pins[which] == PIN_HARD, PINNED, 0)
+        table.flags[rows] = np.where((report.pins[which] & PIN_KIND) == PIN_HARD, PINNED, 0)
         table.term[rows] = report.terms[which]
         table.seq[rows] = report.sequences[which]
         table.size[rows] = report.sizes[which]
@@ -257,7 +258,7 @@ class Inventory:
         if report.expiries_ms.any():
             self._rows.may_expire = True
 
-    def _order(self, segment: Segment, progress: Progress) -> None:
+    def _order(self, segment: Segment, progress: Progress, now: float) -> None:
         """Recency by last use; within one moment children before parents, as a read leaves them."""
         table = self._rows.table
         replicas = np.concatenate(progress.placed)
@@ -273,6 +274,9 @@ class Inventory:
         here[table.replica_object[replicas]] = replicas + 1
         ordered = here[rows]
         table.list_push(segment.id, ordered[ordered > 0] - 1)
+        restless = self._rows.standing.reported(table.replica_object[replicas], now)
+        if restless.size:
+            self._rows.relist(restless)
         if self._rows.order.keeps_books:
             self._rows.order.came(segment.id, ordered[ordered > 0] - 1)
 

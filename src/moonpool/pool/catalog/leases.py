@@ -29,6 +29,7 @@ class Leases:
         self._ms_max = lease_ms_max
         self._leases: dict[int, _Lease] = {}
         self._next = 1
+        self.ended = 0
         self._holds: U16 = np.zeros(table.rows_max, np.uint16)
         self._held = 0
 
@@ -117,6 +118,7 @@ class Leases:
 
     def _end(self, number: int) -> None:
         lease = self._leases.pop(number)
+        self.ended += 1
         self._held -= len(lease.versions)
         for row, sequence in lease.versions.items():
             if self._current(row, sequence):

@@ -8,6 +8,7 @@ from typing import Protocol
 from moonpool._core import Table
 from moonpool.pool.catalog.base import I32, U64
 from moonpool.pool.catalog.needs import Need
+from moonpool.pool.catalog.standing import IN_TURN
 
 CANDIDATES = 64
 
@@ -57,7 +58,7 @@ class EvictionOrder(Protocol):
 class Lru:
     """Least recently used first, orphans before all; the order is the table's recency lists.
 
-    Lists: number s holds segment s's replicas, number `orphans_from` + s its orphans.
+    Lists: number s holds segment s's replicas of the normal kind; others as `standing` says.
     A read of a child counts for its ancestors, so in one segment the first choice is a leaf.
     """
 
@@ -65,13 +66,13 @@ class Lru:
     keeps_books = False
     binding = False
 
-    def __init__(self, table: Table, orphans_from: int) -> None:
+    def __init__(self, table: Table, segments_max: int) -> None:
         self._table = table
-        self._orphans_from = orphans_from
+        self._segments_max = segments_max
 
     def candidates(self, need: Need) -> Generator[I32, None, None]:
-        for number in (self._orphans_from + need.segment.id, need.segment.id):
-            skip = 0
+        for kind in IN_TURN:
+            number, skip = kind * self._segments_max + need.segment.id, 0
             while (batch := self._table.list_tail(number, CANDIDATES, skip)).size:
                 yield batch
                 skip += batch.size

@@ -41,6 +41,7 @@ class Placing:
         self._next = 0
         self._failed: list[int] = []  # places given up
         self._draw = draw
+        self.held = False  # there was no room, and nothing could go
 
     def left(self) -> bool:
         return self._next < self._wanted.size
@@ -99,6 +100,8 @@ class Placing:
         chain with all after them."""
         retirements: list[Retirement] = []
         hopeless = False
+        evictor = self._rows.evictor
+        searches = evictor.futile + evictor.futile_skipped
         while self.left():
             before = self._next
             if not hopeless:
@@ -112,6 +115,8 @@ class Placing:
                 hopeless = True
                 self._failed.append(int(self._wanted[self._next]))
                 self._next += 1
+        futile = evictor.futile + evictor.futile_skipped > searches
+        self.held = futile and not retirements
         return retirements
 
     def _has_kin(self) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 from moonpool._core import Table
 from moonpool.pool.catalog.base import CHOSEN, COMMITTED, I32, KEPT, RESERVED, U64
 from moonpool.pool.catalog.needs import Need
+from moonpool.pool.catalog.standing import ORPHANS, RANK_MAX, Standing
 from moonpool.pool.eviction import EvictionPolicy
 
 _CANDIDATES = 64
@@ -38,10 +39,16 @@ class PolicyOrder:
     binding = True
 
     def __init__(
-        self, table: Table, orphans_from: int, make: Callable[[int], EvictionPolicy[Any]]
+        self,
+        table: Table,
+        segments_max: int,
+        standing: Standing,
+        make: Callable[[int], EvictionPolicy[Any]],
     ) -> None:
         self._table = table
-        self._orphans_from = orphans_from
+        self._orphans_from = ORPHANS * segments_max
+        self._segments_max = segments_max
+        self.standing = standing
         self._make = make
         self._books: dict[int, _Book] = {}
         self._digests = np.zeros(table.rows_max, np.int64)
@@ -67,10 +74,10 @@ class PolicyOrder:
         try:
             while True:
                 digest = book.policy.victim(search, coming.next())
-                if digest is None and search.strict:
-                    search.widen()
-                elif digest is None:
+                if digest is None and not search.widen():
                     break
+                elif digest is None:
+                    continue
                 elif (replica := book.replicas.get(digest, -1)) >= 0:
                     search.offer(digest, int(self._table.replica_object[replica]))
                     yield np.array([replica], np.int32)
@@ -109,8 +116,8 @@ class PolicyOrder:
 
     def spared(self, segment: int, replicas: I32) -> None:
         """Orphans that may not go; others that may not are never offered."""
-        listed = replicas[self._table.replica_list[replicas] >= self._orphans_from]
-        self._table.list_touch(listed)
+        kinds = self._table.replica_list[replicas] // self._segments_max
+        self._table.list_touch(replicas[kinds == ORPHANS])
 
     def put_back(self, segment: int, replicas: I32) -> None:
         """As if they had come now: their place is not known any more."""
@@ -235,14 +242,21 @@ class _Search:
         self._table = table
         self._book = book
         self.strict = True  # only objects without children
+        self._rank = 0 if order.standing.used else RANK_MAX  # only up to this rank
         self.among: set[int] | None = book.ends
         self._chosen_children: dict[int, int] = {}
         self._offered: tuple[int, int] | None = None
         self._refused: list[int] = []
 
-    def widen(self) -> None:
-        """Nothing without children may go: something that takes its descendants along, then."""
-        self.strict, self.among = False, None
+    def widen(self) -> bool:
+        """Nothing without children may go: something that takes its descendants along, then; and
+        then what stands more firmly. False: that was all."""
+        if self.strict:
+            self.strict, self.among = False, None
+            return True
+        self.strict, self.among = True, self._book.ends
+        self._rank += 1
+        return self._rank <= RANK_MAX
 
     def __call__(self, digest: int) -> bool:
         book = self._book
@@ -255,6 +269,8 @@ class _Search:
         table = self._table
         row = table.replica_object[replica]
         if table.flags[row] & KEPT or table.state[row] == RESERVED:
+            return False
+        if self._rank < RANK_MAX and self._order.standing.rank(int(row)) > self._rank:
             return False
         children = int(table.children[row])
         if children == 0 or children == self._chosen_children.get(int(row), 0):

@@ -33,6 +33,8 @@ class PutRequest(msgspec.Struct, frozen=True, gc=False):
     replicas: int = 1
     min_replicas: int = 1
     pin: int = 0
+    pin_ttl_ms: int = 0
+    pin_refresh: bool = False
     expiry_ms: int = 0
     tenant: int = 0
     chain: bool = False
@@ -58,6 +60,8 @@ class Batch(msgspec.Struct, gc=False):
     min_replicas: int
     wanted: int
     pin: int
+    pin_ttl_ms: int
+    pin_refresh: bool
     tenant: int
     expiry_ms: int
     mixed: bool  # some key replaces

@@ -27,10 +27,12 @@ class Room:
         table = self._rows.table
         family = table.ancestors_order(np.concatenate([rows, parents[parents >= 0]]))
         table.flags[family] |= SHELTERED
+        self._rows.evictor.sheltered = hash(family.tobytes())
         try:
             yield
         finally:
             table.flags[family] &= 0xFF ^ SHELTERED
+            self._rows.evictor.sheltered = 0
 
     def evict(self, rows: I32, wall_ms: int, now: float) -> list[Retirement]:
         if rows.size == 0:

@@ -29,6 +29,7 @@ from moonpool.pool.catalog.events import EventLog
 from moonpool.pool.catalog.eviction import Evictor, order_named
 from moonpool.pool.catalog.leases import Leases
 from moonpool.pool.catalog.segments import Segment, Segments, total
+from moonpool.pool.catalog.standing import Standing
 
 NO_ROWS: I32 = np.zeros(0, np.int32)
 
@@ -41,11 +42,11 @@ class Rows:
         self.table = table
         self.term = term
         self.segments = Segments(config.segments_max)
-        self.orphans_from = config.segments_max
-        self.order = order_named(config.eviction, table, self.orphans_from)
-        self.evictor = Evictor(table, self.order)
+        self.standing = Standing(table)
+        self.order = order_named(config.eviction, table, config.segments_max, self.standing)
         self.events = EventLog(config.events_max, term)
         self.leases = Leases(table, config.leases_max, config.lease_ms_max)
+        self.evictor = Evictor(table, self.order, self.leases)
         self.rebuilding = False  # during a rebuild nobody is an orphan
         self.may_expire = False  # some object has a TTL
         self.objects = 0
@@ -245,11 +246,11 @@ class Rows:
             self._orphan(rows[self.table.state[rows] == GHOST])
 
     def relist(self, rows: I32) -> None:
-        """Put the listed replicas of these rows on the lists that their ORPHAN flag asks for."""
+        """Put the listed replicas of these rows on the lists that their standing asks for."""
         table = self.table
         counts, replicas = table.replicas_of(rows)
-        orphan = np.repeat((table.flags[rows] & ORPHAN) != 0, counts)
-        numbers = table.replica_segment[replicas] + np.where(orphan, self.orphans_from, 0)
+        lists = np.repeat(self.standing.list_of(rows), counts)
+        numbers = table.replica_segment[replicas] + lists * self.config.segments_max
         listed = table.replica_list[replicas] >= 0
         table.list_remove(replicas[listed])
         for number in np.unique(numbers[listed]):

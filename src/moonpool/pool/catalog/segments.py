@@ -16,6 +16,14 @@ import numpy as np
 
 from moonpool.pool.catalog.base import I32, U16, U32, U64, SegmentFacts
 
+
+@dataclass(slots=True)
+class Changes:
+    """How often something came, left or was given up, on all segments."""
+
+    count: int = 0
+
+
 LATE_MAX = 4096  # late promises told apart on one segment
 
 
@@ -39,6 +47,8 @@ class Segment:
     capacity_bytes: int
     slots: int
     by_slot: I32  # replica row in each slot, -1 none
+    changes: Changes = field(default_factory=Changes)
+    barren: tuple[int, ...] | None = None  # when a search for room found nothing here
     alive: bool = True
     open: bool = False
     known: bool = False  # its inventory was read whole once
@@ -69,6 +79,7 @@ class Segment:
         """A promise ends: kept, moved elsewhere or aborted by its writer."""
         self.promised_bytes -= size
         self.promised_objects -= objects
+        self.changes.count += 1
         assert self.promised_bytes >= 0 and self.promised_objects >= 0, self
 
     def release_late(self, late: Late) -> None:
@@ -98,11 +109,13 @@ class Segment:
 
     def add(self, replicas: I32, slots: U32, size: int) -> None:
         """Committed replicas of `size` bytes in all."""
+        self.changes.count += 1
         self.by_slot[slots] = replicas
         self.committed_bytes += size
         self.objects += len(replicas)
 
     def remove(self, replicas: I32, slots: U32, size: int) -> None:
+        self.changes.count += 1
         same = self.by_slot[slots] == replicas
         self.by_slot[slots[same]] = -1
         self.committed_bytes -= size
@@ -117,6 +130,7 @@ class Segments:
         self._segments: list[Segment] = []
         self._by_incarnation: dict[bytes, Segment] = {}
         self._segments_max = segments_max
+        self.changes = Changes()
         self.alive = np.zeros(segments_max, np.bool_)
         self.slots = np.zeros(segments_max, np.uint32)
         self.all_alive = True
@@ -149,6 +163,7 @@ class Segments:
             capacity_bytes=capacity_bytes,
             slots=slots,
             by_slot=np.full(slots, -1, np.int32),
+            changes=self.changes,
         )
         self._segments.append(segment)
         self._by_incarnation[incarnation] = segment

@@ -15,8 +15,6 @@ from moonpool.pool.catalog.base import (
     I32,
     NO_SEGMENT,
     ORPHAN,
-    PIN_HARD,
-    PINNED,
     RESERVED,
     U8,
     Bool,
@@ -61,7 +59,7 @@ class Settlement:
         if m and call.term == self._rows.term:
             batch = self._reservations.find(int(call.attempts[0]))
             if batch is not None and batch.whole and batch.rows.size == m:
-                whole = self._commit_whole(batch, call, wall_ms)
+                whole = self._commit_whole(batch, call, now, wall_ms)
                 if whole is not None:
                     return whole
         status = np.full(m, _GONE, np.uint8)
@@ -93,7 +91,9 @@ class Settlement:
         expiries += ended.expiries
         return Settled(status, call.rows[done], retirements, expiries, ended.keys)
 
-    def _commit_whole(self, batch: Batch, call: CommitRequest, wall_ms: int) -> Settled | None:
+    def _commit_whole(
+        self, batch: Batch, call: CommitRequest, now: float, wall_ms: int
+    ) -> Settled | None:
         """The usual commit: all of a batch that was granted as a whole, one copy each on the one
         segment promised, into slots that hold nothing. None: not so."""
         rows, table, m = self._rows, self._rows.table, call.rows.size
@@ -120,8 +120,7 @@ class Settlement:
             rows.order.came(segment.id, segment.by_slot[call.slots][::-1])
         rows.objects += m
         self._reservations.close_whole(batch)
-        if batch.pin == PIN_HARD:
-            table.flags[call.rows] |= PINNED
+        restless = rows.standing.committed(call.rows, batch, now)
         put = batch.source
         assert put is not None
         rows.events.add_keys(
@@ -130,6 +129,8 @@ class Settlement:
         )
         if ready == WITH_FAMILY:
             rows.place_family(call.rows)
+        if restless.size:
+            rows.relist(restless)
         return Settled(np.full(m, _COMMITTED, np.uint8), call.rows, [], [], [])
 
     def _check_parents(self, checked: CheckedCommit, status: U8) -> None:
@@ -189,10 +190,10 @@ class Settlement:
             if rows.order.keeps_books:
                 rows.order.came(segment.id, replicas[at][::-1])
         expiries = self._unused(checked)
+        restless: list[I32] = []
         for batch, where in checked.batches:
             self._endings.keep(batch, checked.indexes[where])
-            if batch.pin == PIN_HARD:
-                table.flags[mine[where]] |= PINNED
+            restless.append(rows.standing.committed(mine[where], batch, now))
         if replaced.size:
             fresh = ~np.isin(mine, replaced)
             rows.record("replace", replaced, wall_ms)
@@ -200,6 +201,9 @@ class Settlement:
         else:
             rows.record("put", mine, wall_ms)
         rows.place_family(mine)
+        moved = np.unique(np.concatenate(restless))
+        if moved.size:
+            rows.relist(moved)
         return retirements, expiries
 
     def _unused(self, checked: CheckedCommit) -> list[Expiry]:

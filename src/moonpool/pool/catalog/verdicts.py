@@ -14,6 +14,7 @@ _EXISTS = int(PutStatus.EXISTS)
 _IN_FLIGHT = int(PutStatus.IN_FLIGHT)
 _PARENT_MISSING = int(PutStatus.PARENT_MISSING)
 _FULL = int(PutStatus.FULL)
+_HELD = int(PutStatus.HELD)
 _TOO_BIG = int(PutStatus.TOO_BIG)
 _WAIT_PARENT = int(PutStatus.WAIT_PARENT)
 _NO_NODE = int(PutStatus.NO_NODE)
@@ -24,6 +25,7 @@ _AFTER = {
     _IN_FLIGHT: _WAIT_PARENT,
     _WAIT_PARENT: _WAIT_PARENT,
     _FULL: _FULL,
+    _HELD: _HELD,
     _TOO_BIG: _FULL,
     _NO_NODE: _NO_NODE,
     _PARENT_MISSING: _PARENT_MISSING,
