@@ -10,6 +10,9 @@ from moonpool.core.admin_section import AdminConfig
 from moonpool.core.config import Schema, Section, setting
 from moonpool.core.engine_section import EngineConfig
 from moonpool.core.errors import BadConfig
+from moonpool.core.master_section import HOST, TOKEN
+from moonpool.core.master_section import MasterConfig as MasterConfig
+from moonpool.core.master_section import PolicyName as PolicyName
 from moonpool.core.open_door import refuse_open_door
 from moonpool.core.router_section import RouterConfig
 from moonpool.core.serve_section import ServeConfig
@@ -18,14 +21,7 @@ from moonpool.core.units import BYTES_MAX
 DEFAULT_MASTER = "127.0.0.1:7400"
 _NODE_NAME = re.compile(r"(\w[\w.-]{0,63})?", re.ASCII)  # also the name of files
 
-PolicyName = Literal["lru", "lfu", "fifo", "s3fifo", "sieve", "arc", "horizon"]
 
-_HOST = setting("Interface to listen on; anything but loopback needs a token.")
-_TOKEN = setting(
-    "Secret of the cluster. Better given as MOONPOOL_TOKEN: command lines are seen by others.",
-    env="MOONPOOL_TOKEN",
-    secret=True,
-)
 _MASTER = setting("Address of the master, 'host:port'.", env="MOONPOOL_MASTER")
 _DIR = setting("Folder for segment files and sockets; empty: /dev/shm/moonpool-<uid>.")
 _PERSIST = setting("Keep the segment file when the node ends, for its next start to adopt.")
@@ -39,111 +35,6 @@ def default_directory() -> Path:
 def _directory(text: str) -> Path:
     """`text` as given in a section, absolute because other processes are told it."""
     return Path(text).expanduser().absolute() if text else default_directory()
-
-
-class MasterConfig(Section, frozen=True, kw_only=True):
-    """The process that decides placement."""
-
-    SECTION: ClassVar[str] = "master"
-
-    host: Annotated[str, _HOST] = "127.0.0.1"
-    port: Annotated[int, setting("TCP port; 0 takes any free one.", minimum=0, maximum=65535)] = (
-        7400
-    )
-    token: Annotated[str, _TOKEN] = ""
-    node_lease_ms: Annotated[
-        int,
-        setting(
-            "A node not heard for so long is lost and its objects are misses.",
-            unit="ms",
-            minimum=50,
-            maximum=600_000,
-        ),
-    ] = 3000
-    clock_slack_ms: Annotated[
-        int,
-        setting(
-            "Added to a node's lease before its memory counts as unreadable.",
-            unit="ms",
-            minimum=0,
-            maximum=60_000,
-        ),
-    ] = 200
-    reservation_ms: Annotated[
-        int,
-        setting(
-            "A put not committed within this time is aborted.",
-            unit="ms",
-            minimum=50,
-            maximum=3_600_000,
-        ),
-    ] = 10_000
-    rows_max: Annotated[
-        int,
-        setting("Objects the catalog holds at most.", minimum=1024, maximum=2**31 - 1),
-    ] = 16_777_216
-    events_max: Annotated[
-        int,
-        setting("Events kept for followers to resume from.", minimum=16, maximum=2**24),
-    ] = 65_536
-    grace_ms: Annotated[
-        int,
-        setting(
-            "After its start the master lets puts and removals wait so long for nodes to report; "
-            "at least a lease and the slack, so that nobody reads from a node it does not know. "
-            "0: an embedded pool, no other node can exist.",
-            unit="ms",
-            minimum=0,
-            maximum=600_000,
-        ),
-    ] = 3200
-    policy: Annotated[
-        PolicyName,
-        setting("Which objects go first when a segment is full."),
-    ] = "lru"
-    high_watermark: Annotated[
-        float,
-        setting(
-            "Share of a segment beyond which it is emptied to low_watermark after a put; 1: never, "
-            "room is made only for who needs it.",
-            minimum=0.01,
-            maximum=1,
-        ),
-    ] = 1.0
-    low_watermark: Annotated[
-        float, setting("See high_watermark; at most as much.", minimum=0.01, maximum=1)
-    ] = 1.0
-    nodes_expected: Annotated[
-        int,
-        setting(
-            "Nodes of this pool: once as many have reported, nothing waits any longer. 0: unknown.",
-            minimum=0,
-            maximum=65_535,
-        ),
-    ] = 0
-    forget_after_s: Annotated[
-        int,
-        setting(
-            "A node away longer comes back empty.",
-            unit="s",
-            minimum=1,
-            maximum=30 * 86_400,
-        ),
-    ] = 3600
-
-    def check(self) -> None:
-        refuse_open_door(self.SECTION, self.host, self.token)
-        if self.low_watermark > self.high_watermark:
-            raise BadConfig(
-                f"master.low_watermark = {self.low_watermark} is above high_watermark = "
-                f"{self.high_watermark}; give at most that"
-            )
-        least = self.node_lease_ms + self.clock_slack_ms
-        if self.grace_ms and self.grace_ms < least:
-            raise BadConfig(
-                f"master.grace_ms = {self.grace_ms} is shorter than a node's lease and the clock "
-                f"slack ({least} ms): a node not heard yet could still be read from; raise it"
-            )
 
 
 class NodeConfig(Section, frozen=True, kw_only=True):
@@ -171,7 +62,7 @@ class NodeConfig(Section, frozen=True, kw_only=True):
         int,
         setting("Client processes that can map the segment at once.", minimum=1, maximum=65_536),
     ] = 1024
-    host: Annotated[str, _HOST] = "127.0.0.1"
+    host: Annotated[str, HOST] = "127.0.0.1"
     port: Annotated[
         int,
         setting("TCP port of the data plane; 0 takes any free one.", minimum=0, maximum=65535),
@@ -182,7 +73,7 @@ class NodeConfig(Section, frozen=True, kw_only=True):
         dict[str, str],
         setting("Failure domains and classes, as 'rack=a,zone=b'."),
     ] = {}
-    token: Annotated[str, _TOKEN] = ""
+    token: Annotated[str, TOKEN] = ""
     heartbeat_ms: Annotated[
         int,
         setting("Time between reports to the master.", unit="ms", minimum=10, maximum=60_000),
@@ -209,7 +100,7 @@ class ClientConfig(Section, frozen=True, kw_only=True):
     SECTION: ClassVar[str] = "client"
 
     master: Annotated[str, _MASTER] = DEFAULT_MASTER
-    token: Annotated[str, _TOKEN] = ""
+    token: Annotated[str, TOKEN] = ""
     timeout_ms: Annotated[
         int,
         setting("Deadline of a call that names none.", unit="ms", minimum=1, maximum=86_400_000),
@@ -256,7 +147,7 @@ class TransferConfig(Section, frozen=True, kw_only=True):
         setting("Deadline of a connect and its hello.", unit="ms", minimum=1, maximum=600_000),
     ] = 2000
     checksum: Annotated[bool, setting("CRC-32C over raw reads and writes.")] = True
-    token: Annotated[str, _TOKEN] = ""
+    token: Annotated[str, TOKEN] = ""
     dir: Annotated[str, _DIR] = ""
     shared_memory: Annotated[
         bool, setting("Move bytes between processes of one host through shared memory.")
@@ -286,7 +177,7 @@ class HandoffConfig(Section, frozen=True, kw_only=True):
 
     SECTION: ClassVar[str] = "handoff"
 
-    host: Annotated[str, _HOST] = "127.0.0.1"
+    host: Annotated[str, HOST] = "127.0.0.1"
     port: Annotated[
         int,
         setting(
@@ -296,7 +187,7 @@ class HandoffConfig(Section, frozen=True, kw_only=True):
             maximum=65535,
         ),
     ] = 0
-    token: Annotated[str, _TOKEN] = ""
+    token: Annotated[str, TOKEN] = ""
     beat_ms: Annotated[
         int, setting("How often each side says that it lives.", unit="ms", minimum=10, maximum=5000)
     ] = 200
@@ -362,14 +253,14 @@ class UpConfig(Section, frozen=True, kw_only=True):
         int,
         setting("Memory of each node.", unit="bytes", minimum=4096, maximum=BYTES_MAX),
     ] = 1 << 30
-    host: Annotated[str, _HOST] = "127.0.0.1"
+    host: Annotated[str, HOST] = "127.0.0.1"
     port: Annotated[
         int,
         setting("TCP port of the master; 0 takes any free one.", minimum=0, maximum=65535),
     ] = 7400
     dir: Annotated[str, _DIR] = ""
     persist: Annotated[bool, _PERSIST] = False
-    token: Annotated[str, _TOKEN] = ""
+    token: Annotated[str, TOKEN] = ""
     admin_port: Annotated[
         int,
         setting(

@@ -1,0 +1,120 @@
+"""The master's section of the configuration."""
+
+from typing import Annotated, ClassVar, Literal
+
+from moonpool.core.config import Section, setting
+from moonpool.core.errors import BadConfig
+from moonpool.core.open_door import refuse_open_door
+
+PolicyName = Literal["lru", "lfu", "fifo", "s3fifo", "sieve", "arc", "horizon"]
+HOST = setting("Interface to listen on; anything but loopback needs a token.")
+TOKEN = setting(
+    "Secret of the cluster. Better given as MOONPOOL_TOKEN: command lines are seen by others.",
+    env="MOONPOOL_TOKEN",
+    secret=True,
+)
+
+
+class MasterConfig(Section, frozen=True, kw_only=True):
+    """The process that decides placement."""
+
+    SECTION: ClassVar[str] = "master"
+
+    host: Annotated[str, HOST] = "127.0.0.1"
+    port: Annotated[int, setting("TCP port; 0 takes any free one.", minimum=0, maximum=65535)] = (
+        7400
+    )
+    token: Annotated[str, TOKEN] = ""
+    node_lease_ms: Annotated[
+        int,
+        setting(
+            "A node not heard for so long is lost and its objects are misses.",
+            unit="ms",
+            minimum=50,
+            maximum=600_000,
+        ),
+    ] = 3000
+    clock_slack_ms: Annotated[
+        int,
+        setting(
+            "Added to a node's lease before its memory counts as unreadable.",
+            unit="ms",
+            minimum=0,
+            maximum=60_000,
+        ),
+    ] = 200
+    reservation_ms: Annotated[
+        int,
+        setting(
+            "A put not committed within this time is aborted.",
+            unit="ms",
+            minimum=50,
+            maximum=3_600_000,
+        ),
+    ] = 10_000
+    rows_max: Annotated[
+        int,
+        setting("Objects the catalog holds at most.", minimum=1024, maximum=2**31 - 1),
+    ] = 16_777_216
+    events_max: Annotated[
+        int,
+        setting("Events kept for followers to resume from.", minimum=16, maximum=2**24),
+    ] = 65_536
+    grace_ms: Annotated[
+        int,
+        setting(
+            "After its start the master lets puts and removals wait so long for nodes to report; "
+            "at least a lease and the slack, so that nobody reads from a node it does not know. "
+            "0: an embedded pool, no other node can exist.",
+            unit="ms",
+            minimum=0,
+            maximum=600_000,
+        ),
+    ] = 3200
+    policy: Annotated[
+        PolicyName,
+        setting("Which objects go first when a segment is full."),
+    ] = "lru"
+    high_watermark: Annotated[
+        float,
+        setting(
+            "Share of a segment beyond which it is emptied to low_watermark after a put; 1: never, "
+            "room is made only for who needs it.",
+            minimum=0.01,
+            maximum=1,
+        ),
+    ] = 1.0
+    low_watermark: Annotated[
+        float, setting("See high_watermark; at most as much.", minimum=0.01, maximum=1)
+    ] = 1.0
+    nodes_expected: Annotated[
+        int,
+        setting(
+            "Nodes of this pool: once as many have reported, nothing waits any longer. 0: unknown.",
+            minimum=0,
+            maximum=65_535,
+        ),
+    ] = 0
+    forget_after_s: Annotated[
+        int,
+        setting(
+            "A node away longer comes back empty.",
+            unit="s",
+            minimum=1,
+            maximum=30 * 86_400,
+        ),
+    ] = 3600
+
+    def check(self) -> None:
+        refuse_open_door(self.SECTION, self.host, self.token)
+        if self.low_watermark > self.high_watermark:
+            raise BadConfig(
+                f"master.low_watermark = {self.low_watermark} is above high_watermark = "
+                f"{self.high_watermark}; give at most that"
+            )
+        least = self.node_lease_ms + self.clock_slack_ms
+        if self.grace_ms and self.grace_ms < least:
+            raise BadConfig(
+                f"master.grace_ms = {self.grace_ms} is shorter than a node's lease and the clock "
+                f"slack ({least} ms): a node not heard yet could still be read from; raise it"
+            )
