@@ -543,3 +543,18 @@ def test_a_repeated_commit_waits_as_the_first_one_does() -> None:
     node.deaf = False
     world.hear(node)
     assert world.answer(first, m.Committed) == world.answer(again, m.Committed)
+
+
+def test_labels_name_the_failure_domain_and_an_empty_node_starts_slowly() -> None:
+    world = MasterWorld(msgspec.structs.replace(CONFIG, failure_domain="rack", slow_start_s=10.0))
+    node = world.add_node()
+    assert world.master.catalog.segments[0].facts()[6:] == ("h", 0.1)
+    node.machine.endpoint = msgspec.structs.replace(node.machine.endpoint, labels={"rack": "r7"})
+    world.leave(node)
+    world.join(node)
+    assert world.master.catalog.segments[0].facts().domain == "r7"
+    world.now += 20.0
+    world.master.nodes.reports.heartbeat(
+        node.session, m.Heartbeat(0, world.master.catalog.term, 0, {}), world.now, world.wall_ms
+    )
+    assert world.master.catalog.segments[0].facts().warmth == 1.0

@@ -7,6 +7,7 @@ from moonpool.core.errors import BadConfig
 from moonpool.core.open_door import refuse_open_door
 
 PolicyName = Literal["lru", "lfu", "fifo", "s3fifo", "sieve", "arc", "horizon"]
+PlacementName = Literal["local", "preferred", "free-ratio", "random"]
 HOST = setting("Interface to listen on; anything but loopback needs a token.")
 TOKEN = setting(
     "Secret of the cluster. Better given as MOONPOOL_TOKEN: command lines are seen by others.",
@@ -75,6 +76,29 @@ class MasterConfig(Section, frozen=True, kw_only=True):
         PolicyName,
         setting("Which objects go first when a segment is full."),
     ] = "lru"
+    placement: Annotated[
+        PlacementName,
+        setting(
+            "Where new objects go: near their writer, where the writer prefers, by the share that "
+            "is free, or anywhere."
+        ),
+    ] = "local"
+    failure_domain: Annotated[
+        str,
+        setting(
+            "Label of nodes that names what fails together, as 'rack'; copies lie in different "
+            "ones where there are enough. Empty, and for nodes without it: the host."
+        ),
+    ] = ""
+    slow_start_s: Annotated[
+        float,
+        setting(
+            "An empty node that joins others is filled slowly for so long.",
+            unit="s",
+            minimum=0,
+            maximum=3600,
+        ),
+    ] = 10.0
     high_watermark: Annotated[
         float,
         setting(

@@ -68,6 +68,7 @@ class Joins:
             endpoint.capacity_bytes,
             call.slots,
         )
+        segment.domain = endpoint.labels.get(self._catalog.config.failure_domain, "")
         link = NodeLink(segment, endpoint, session, LinkState.ADOPTING, now)
         self._links.add(link)
         return link
@@ -78,6 +79,7 @@ class Joins:
             self._presence.detach(link, now)
         link.endpoint, link.session = call.endpoint, session
         segment.node, segment.host_id = call.endpoint.node, call.endpoint.host_id
+        segment.domain = call.endpoint.labels.get(self._catalog.config.failure_domain, "")
         return link
 
     def _unfit(self, call: m.JoinSegment, segment: Segment | None) -> str:

@@ -81,6 +81,9 @@ class MasterMachine:
             events_max=self.config.events_max,
             leases_max=self.limits.leases_max,
             eviction=self.config.policy,
+            placement=self.config.placement,
+            failure_domain=self.config.failure_domain,
+            slow_start_s=self.config.slow_start_s,
             high_watermark=self.config.high_watermark,
             low_watermark=self.config.low_watermark,
         )

@@ -65,6 +65,7 @@ class Presence:
     def tick(self, now: float, wall_ms: int) -> None:
         for link in self._links:
             link.segment.settle(now, float("-inf"))
+            link.segment.breaker.settle(now)
             if not link.lost and link.lease_until <= now:
                 self._lost(link, now, wall_ms)
             if link.lost:
@@ -93,6 +94,8 @@ class Presence:
                 moments.append(link.lease_until)
             elif link.segment.objects:
                 moments.append(link.away_since + self._forget_after_s)
+            if link.segment.breaker.tripped:
+                moments.append(link.segment.breaker.until)
             if link.segment.late:
                 moments.append(link.segment.late[0].until)
         return min(moments, default=None)

@@ -66,6 +66,8 @@ class Reports:
 
     def _reported(self, link: NodeLink, now: float, wall_ms: int) -> None:
         assert link.progress is not None
+        if link.progress.first and not link.segment.objects and self._catalog.config.slow_start_s:
+            link.segment.fresh_since, link.segment.warmth = now, 0.1
         self._catalog.inventory.finish(link.segment, link.progress, wall_ms, now)
         link.progress = None
         link.state = LinkState.LIVE
@@ -98,6 +100,7 @@ class Reports:
             self._presence.back(link, wall_ms)
         link.usage = call.usage
         link.segment.settle(now, now)
+        link.segment.warm(now, self._catalog.config.slow_start_s)
         self._changes(link, call, now, wall_ms)
         want = call.gap or link.ask_again
         if want and link.progress is not None:

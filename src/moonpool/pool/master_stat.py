@@ -47,6 +47,9 @@ def node_counters(nodes: Nodes) -> Counters:
                 "committed_bytes": link.segment.committed_bytes,
                 "promised_bytes": link.segment.promised_bytes,
                 "late_promises": len(link.segment.late),
+                "domain": link.segment.domain or link.segment.host_id,
+                "fresh": link.segment.fresh_since is not None,
+                "resting": link.segment.breaker.tripped,
                 "objects": link.segment.objects,
                 "usage": link.usage or {},
             }

@@ -81,7 +81,7 @@ class Writing:
         rows, attempts, failed = i32(call.row), u64(call.attempt), u16(call.failed)
         if not rows.size == attempts.size == failed.size:
             raise BadInput(f"reoffer of {rows.size} rows and {attempts.size} attempts")
-        offers, expiries = self._catalog.reoffer(rows, attempts, failed, asked.host_id)
+        offers, expiries = self._catalog.reoffer(rows, attempts, failed, asked.host_id, asked.now)
         self._agents.expire(expiries)
         return m.Reoffered(offers.tobytes(), self._links.topology_version)
 

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import get_args
 
+import pytest
+
+from moonpool.core.errors import BadConfig
+from moonpool.core.master_section import PlacementName
 from moonpool.pool.catalog.base import SegmentFacts
-from moonpool.pool.catalog.placement import LocalFirst
+from moonpool.pool.catalog.placement import PLACEMENTS, placement_named
+from tests.pool.catalog.harness import Pool
 
 
 def fact(
-    segment: int, free: int, host: str = "h", node: str = "", capacity: int = 100
+    segment: int,
+    free: int,
+    host: str = "h",
+    node: str = "",
+    capacity: int = 100,
+    domain: str = "",
+    warmth: float = 1.0,
 ) -> SegmentFacts:
-    return SegmentFacts(segment, node or f"n{segment}", host, capacity, free, 10)
+    return SegmentFacts(
+        segment, node or f"n{segment}", host, capacity, free, 10, domain or host, warmth
+    )
 
 
 def place(
@@ -21,8 +35,9 @@ def place(
     prefer: int = -1,
     draw: float = 0.0,
     evicting: bool = False,
+    strategy: str = "local",
 ) -> list[int]:
-    return LocalFirst().targets(facts, size, replicas, "h", prefer, draw, evicting)
+    return placement_named(strategy).targets(facts, size, replicas, "h", prefer, draw, evicting)
 
 
 def test_the_own_host_comes_first() -> None:
@@ -67,8 +82,71 @@ def test_copies_lie_on_distinct_nodes_and_hosts_where_possible() -> None:
 
 
 def test_full_slots_are_no_room() -> None:
-    assert place([SegmentFacts(0, "n", "h", 100, 90, 0)]) == []
+    assert place([SegmentFacts(0, "n", "h", 100, 90, 0, "h")]) == []
 
 
 def test_too_big_for_every_capacity() -> None:
     assert place([fact(0, 90)], size=101, evicting=True) == []
+
+
+def test_the_strategies_are_those_of_the_configuration() -> None:
+    assert get_args(PlacementName) == tuple(PLACEMENTS)
+    with pytest.raises(BadConfig, match="free-ratio"):
+        placement_named("free")
+
+
+def test_preferred_looks_at_no_host() -> None:
+    facts = [fact(0, 60, "far"), fact(1, 40)]
+    assert place(facts, prefer=1, strategy="preferred") == [1]
+    counts = Counter(place(facts, draw=i / 100, strategy="preferred")[0] for i in range(100))
+    assert counts == {0: 60, 1: 40}
+
+
+def test_free_ratio_fills_small_and_large_segments_at_one_pace() -> None:
+    facts = [fact(0, 100, "far", capacity=200), fact(1, 750, capacity=1000)]
+    counts = Counter(place(facts, draw=i / 100, strategy="free-ratio")[0] for i in range(100))
+    assert counts == {0: 40, 1: 60}
+    counts = Counter(
+        place(facts, draw=i / 120, strategy="free-ratio", evicting=True)[0] for i in range(120)
+    )
+    assert counts == {0: 20, 1: 100}
+
+
+def test_random_gives_each_the_same_chance() -> None:
+    facts = [fact(0, 20, "far"), fact(1, 90)]
+    counts = Counter(place(facts, draw=i / 100, strategy="random")[0] for i in range(100))
+    assert counts == {0: 50, 1: 50}
+
+
+@pytest.mark.parametrize("strategy", PLACEMENTS)
+def test_copies_lie_in_distinct_failure_domains_where_there_are_enough(strategy: str) -> None:
+    racks = [fact(i, 90, f"h{i}", domain="a" if i < 3 else "b") for i in range(4)]
+    for draw in (0.0, 0.3, 0.6, 0.9):
+        chosen = place(racks, replicas=2, draw=draw, strategy=strategy)
+        assert len(chosen) == 2 and 3 in chosen
+        assert len(place(racks, replicas=3, draw=draw, strategy=strategy)) == 3
+
+
+def test_a_fresh_segment_beside_full_ones_is_filled_slowly() -> None:
+    facts = [fact(0, 0), fact(1, 0), fact(2, 0), fact(3, 100, warmth=0.1)]
+    got = []
+    for draw in (i / 1000 for i in range(1000)):
+        got += place(facts, draw=draw) or place(facts, draw=draw, evicting=True)
+    assert Counter(got)[3] < 2 * 250
+    warm = [*facts[:3], fact(3, 100)]
+    assert place(warm, draw=0.5) == [3]
+
+
+def test_where_all_are_fresh_nobody_waits() -> None:
+    assert place([fact(0, 90, warmth=0.1), fact(1, 90, warmth=0.1)], draw=0.6) == [1]
+
+
+def test_a_segment_warms_up_in_its_time() -> None:
+    pool = Pool()
+    segment = pool.add_segment(100)
+    segment.fresh_since = 10.0
+    seen = []
+    for now in (10.0, 15.0, 20.0):
+        segment.warm(now, 10.0)
+        seen.append(segment.facts().warmth)
+    assert seen == [0.1, 0.5, 1.0] and segment.fresh_since is None

@@ -294,7 +294,7 @@ def test_reoffer_moves_the_promise(pool: Pool) -> None:
     pool.add_segment(100)
     admitted = pool.reserve([b"a"], 7, prefer=0)
     offers, expiries = pool.catalog.reoffer(
-        admitted.rows, admitted.attempts, np.array([0], np.uint16), "h0"
+        admitted.rows, admitted.attempts, np.array([0], np.uint16), "h0", 0.0
     )
     assert offers.tolist() == [1]
     assert [(e.segment, e.sequences.tolist()) for e in expiries] == [
@@ -310,8 +310,8 @@ def test_reoffer_of_what_is_not_open_or_not_promised_is_refused(pool: Pool) -> N
     admitted = pool.reserve([b"a"], 7)
     rows, attempts = admitted.rows, admitted.attempts
 
-    def reoffer(*columns: Any) -> Any:
-        return pool.catalog.reoffer(*columns)[0]
+    def reoffer(rows: Any, attempts: Any, failed: Any, host_id: str) -> Any:
+        return pool.catalog.reoffer(rows, attempts, failed, host_id, 0.0)[0]
 
     assert reoffer(rows, attempts, np.array([5], np.uint16), "h0").tolist() == [NO_SEGMENT]
     assert reoffer(rows, attempts + 9, np.array([0], np.uint16), "h0").tolist() == [NO_SEGMENT]
@@ -364,3 +364,37 @@ def test_a_full_table_spares_the_parents_of_the_batch() -> None:
     assert pool.put([b"c"], parents=[-2], outside=[b"a"]) == [PutStatus.COMMITTED]
     assert pool.found([b"a", b"b", b"c"]) == [b"a", b"c"]
     pool.check()
+
+
+def test_a_segment_that_fails_its_writers_gets_a_rest() -> None:
+    pool = Pool()
+    pool.add_segment(100)
+    pool.add_segment(100, host="far")
+    for attempt in range(3):
+        admitted = pool.reserve([b"k%d" % attempt], 1)
+        assert admitted.segments.tolist() == [[0]]
+        failed = np.array([0], np.uint16)
+        offers, _ = pool.catalog.reoffer(
+            admitted.rows, admitted.attempts, failed, "h0", float(attempt)
+        )
+        assert offers.tolist() == [1]
+    breaker = pool.catalog.segments[0].breaker
+    assert breaker.tripped
+    assert pool.reserve([b"a"], 1).segments.tolist() == [[1]]
+    breaker.settle(6.9)
+    assert breaker.tripped
+    breaker.settle(7.0)
+    assert pool.reserve([b"b"], 1).segments.tolist() == [[0]]
+    pool.check()
+
+
+def test_failures_far_apart_are_no_illness_and_a_segment_alone_gets_no_rest() -> None:
+    pool = Pool()
+    pool.add_segment(100)
+    breaker = pool.catalog.segments[0].breaker
+    for moment in (0.0, 6.0, 12.0):
+        breaker.failed(moment)
+    assert not breaker.tripped
+    breaker.failed(13.0)
+    assert pool.catalog.segments[0].breaker.tripped
+    assert pool.put([b"a"], 1) == [PutStatus.COMMITTED]

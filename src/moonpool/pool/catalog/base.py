@@ -64,6 +64,9 @@ class CatalogConfig:
     leases_max: int = 65_536
     lease_ms_max: int = 60_000
     eviction: str = "lru"
+    placement: str = "local"
+    failure_domain: str = ""  # label of nodes that names it; empty: the host
+    slow_start_s: float = 0.0
     high_watermark: float = 1.0  # 1: off
     low_watermark: float = 1.0
 
@@ -77,6 +80,8 @@ class SegmentFacts(NamedTuple):
     capacity_bytes: int
     free_bytes: int
     free_slots: int
+    domain: str  # failure domain: what fails together
+    warmth: float = 1.0  # below 1: fresh, to be filled slowly
 
 
 class Placement(Protocol):

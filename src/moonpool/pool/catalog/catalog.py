@@ -33,7 +33,7 @@ from moonpool.pool.catalog.base import (
 from moonpool.pool.catalog.commits import CommitRequest
 from moonpool.pool.catalog.endings import Ended, Endings
 from moonpool.pool.catalog.inventory import Inventory
-from moonpool.pool.catalog.placement import LocalFirst
+from moonpool.pool.catalog.placement import placement_named
 from moonpool.pool.catalog.reservations import Batch, PutRequest, Reservations
 from moonpool.pool.catalog.room import Room
 from moonpool.pool.catalog.rows import Rows
@@ -102,15 +102,14 @@ class Catalog:
         self.leases = self.rows.leases
         self.reservations = Reservations(config.reservations_max)
         self.room = Room(self.rows)
-        self.admission = Admission(
-            self.rows, self.reservations, placement or LocalFirst(), self.room
-        )
+        placement = placement or placement_named(config.placement)
+        self.admission = Admission(self.rows, self.reservations, placement, self.room)
         self.endings = Endings(self.rows, self.reservations)
         self.settlement = Settlement(self.rows, self.reservations, self.endings)
         self.inventory = Inventory(self.rows, self.reservations)
         self.heirs: dict[bytes, Heir] = {}
         self._random = random.Random(seed)
-        self._placement = placement or LocalFirst()
+        self._placement = placement
         self._sweep_row = 0
 
     @property
@@ -144,7 +143,7 @@ class Catalog:
         return self.endings.end(rows, attempts, now)
 
     def reoffer(
-        self, rows: I32, attempts: U64, failed: U16, host_id: str
+        self, rows: I32, attempts: U64, failed: U16, host_id: str, now: float
     ) -> tuple[U16, list[Expiry]]:
         """Another segment for each attempt whose `failed` one could not take it; no eviction. Also
         what the failed ones may hold of it."""
@@ -158,6 +157,8 @@ class Catalog:
                 place = attempt - batch.first
                 if batch.open[place] and int(batch.rows[place]) == row:
                     offers[i] = self._move(batch, place, segment, host_id, expiries)
+        for number in {one.segment for one in expiries}:
+            self.segments[number].breaker.failed(now)
         return offers, expiries
 
     def _move(

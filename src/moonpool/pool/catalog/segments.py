@@ -24,6 +24,9 @@ class Changes:
     count: int = 0
 
 
+BREAKER_FAILURES = 3  # calls of writers that failed at it
+BREAKER_S = 10.0
+BREAKER_REST_S = 5.0
 LATE_MAX = 4096  # late promises told apart on one segment
 
 
@@ -34,6 +37,28 @@ class Late(NamedTuple):
     since: float
     size: int
     objects: int
+
+
+@dataclass(slots=True)
+class Breaker:
+    """Writers who could not use a segment: with enough of them in a while it gets a rest."""
+
+    failures: list[float] = field(default_factory=list)  # moments, of the last BREAKER_S
+    until: float = 0.0
+
+    @property
+    def tripped(self) -> bool:
+        return self.until > 0
+
+    def failed(self, now: float) -> None:
+        self.failures = [one for one in self.failures if one > now - BREAKER_S] + [now]
+        if len(self.failures) >= BREAKER_FAILURES:
+            self.failures = []
+            self.until = now + BREAKER_REST_S
+
+    def settle(self, now: float) -> None:
+        if self.until and self.until <= now:
+            self.until = 0.0
 
 
 @dataclass(slots=True)
@@ -52,6 +77,10 @@ class Segment:
     alive: bool = True
     open: bool = False
     known: bool = False  # its inventory was read whole once
+    domain: str = ""  # failure domain by its label; empty: the host
+    warmth: float = 1.0
+    fresh_since: float | None = None  # it came empty, and is filled slowly
+    breaker: Breaker = field(default_factory=Breaker)
     committed_bytes: int = 0
     promised_bytes: int = 0
     objects: int = 0
@@ -68,7 +97,14 @@ class Segment:
 
     def facts(self) -> SegmentFacts:
         return SegmentFacts(
-            self.id, self.node, self.host_id, self.capacity_bytes, self.free_bytes, self.free_slots
+            self.id,
+            self.node,
+            self.host_id,
+            self.capacity_bytes,
+            self.free_bytes,
+            self.free_slots,
+            self.domain or self.host_id,
+            self.warmth,
         )
 
     def promise(self, size: int, objects: int) -> None:
@@ -94,6 +130,13 @@ class Segment:
                 last.objects + late.objects,
             )
         self.late.append(late)
+
+    def warm(self, now: float, slow_start_s: float) -> None:
+        """A fresh segment is as warm as the part of its slow start that is over."""
+        if self.fresh_since is not None:
+            self.warmth = min(1.0, max(0.1, (now - self.fresh_since) / slow_start_s))
+            if self.warmth >= 1.0:
+                self.fresh_since = None
 
     def settle(self, now: float, heard: float) -> None:
         """Give late promises back: those older than the report of `heard`, or overdue at `now`."""
@@ -178,8 +221,10 @@ class Segments:
         self.all_alive = all(one.alive for one in self._segments)
 
     def facts(self) -> list[SegmentFacts]:
-        """Of the segments that take new objects."""
-        return [segment.facts() for segment in self._segments if segment.open]
+        """Of the segments that take new objects; of those at rest only if there are no others."""
+        open_ones = [segment for segment in self._segments if segment.open]
+        well = [segment for segment in open_ones if not segment.breaker.tripped]
+        return [segment.facts() for segment in well or open_ones]
 
     def groups(self, segments: U16) -> Iterator[tuple[Segment, slice | np.ndarray]]:
         """Each segment named, with where it is named."""
