@@ -137,3 +137,19 @@ def test_bad_usage_is_status_2(
 def test_no_master_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stat", "--master", "127.0.0.1:9", "--timeout-ms", "200"]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_drain_says_what_is_left_and_stop_ends_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x").write_bytes(b"x")
+    main(["put", "stays", str(tmp_path / "x"), "--replace"])
+    capsys.readouterr()
+    (row,) = rows(capsys, "drain", "node0")
+    assert row["draining"] and row["copies_left"] >= 1  # there is no other node
+    assert main(["drain", "node0", "--wait", "1ms"]) == 1
+    capsys.readouterr()
+    (row,) = rows(capsys, "drain", "node0", "--stop")
+    assert not row["draining"]
+    assert main(["drain", "nobody"]) == 2
+    assert "nobody" in capsys.readouterr().err

@@ -7,13 +7,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from moonpool._core import SegmentAgent
+from moonpool._core import SegmentAgent, crc32c
 from moonpool.core.sections import MasterConfig
 from moonpool.pool import messages as m
 from moonpool.pool.columns import i32, pack_keys, u16, u32, u64
 from moonpool.pool.effects import Effect
 from moonpool.pool.master_limits import MasterLimits
 from moonpool.pool.master_machine import MasterMachine
+from moonpool.pool.node_copies import keep
 from moonpool.pool.node_machine import NodeMachine
 from moonpool.pool.ports import CLAIM_DTYPE
 
@@ -57,6 +58,7 @@ class MasterWorld:
         nodes_expected: int = 0,
     ) -> None:
         self.limits = limits
+        self.copying = True  # nodes do at once what they are to copy
         self.config = config
         self.now = 100.0
         self.nodes: list[Node] = []
@@ -116,6 +118,22 @@ class MasterWorld:
                     self.from_node(node, answer)
             else:
                 self.from_node(node, node.machine.inventory_chunk())
+            if self.copying:
+                self.fetch_copies(node)
+
+    def fetch_copies(self, node: Node) -> None:
+        """What the node is to copy from others, by the way of their agents."""
+        by_incarnation = {one.agent.incarnation: one for one in self.nodes}
+        while node.machine.copies:
+            order = node.machine.copies.popleft()
+            source = by_incarnation[order.source.incarnation]
+            data: list[bytes | None] = []
+            for slot, generation in zip(
+                u32(order.slot).tolist(), u64(order.generation).tolist(), strict=True
+            ):
+                there = source.session and source.agent.inventory(slot, 1)["generation"].size
+                data.append(self.bytes_of(source.agent, slot, generation) if there else None)
+            self.from_node(node, keep(node.agent, order, data))
 
     @property
     def boottime_ns(self) -> int:
@@ -196,6 +214,7 @@ class MasterWorld:
         promised = u16(reserved.segments).reshape(count, -1)
         places = [i for i in range(count) if reserved.status[i] == m.PutStatus.GRANTED]
         counts, flat = [], []
+        crcs = np.zeros(len(places), np.uint32)
         for place in places:
             sequence = int(u64(reserved.attempt)[place])
             mine = [s for s in promised[place].tolist() if s != 0xFFFF]
@@ -203,12 +222,13 @@ class MasterWorld:
             for segment in mine:
                 slot, generation = self.claim(segment, keys[place], sequence, size, reserved.term)
                 flat.append((segment, slot, generation))
+                crcs[len(counts) - 1] = self.crc(segment, slot, generation)
         at = np.array(places, np.int64)
         return m.Commit(
             reserved.term,
             i32(reserved.row)[at].tobytes(),
             u64(reserved.attempt)[at].tobytes(),
-            bytes(4 * len(places)),
+            crcs.tobytes(),
             m.ReplicaColumn(
                 bytes(counts),
                 np.array([one[0] for one in flat], np.uint16).tobytes(),
@@ -216,6 +236,16 @@ class MasterWorld:
                 np.array([one[2] for one in flat], np.uint64).tobytes(),
             ),
         )
+
+    def crc(self, segment: int, slot: int, generation: int) -> int:
+        return crc32c(self.bytes_of(self.agent(segment), slot, generation))
+
+    @staticmethod
+    def bytes_of(agent: SegmentAgent, slot: int, generation: int) -> bytes:
+        """What `claim` wrote there: its own key again and again."""
+        held = agent.inventory(slot, 1)
+        assert held["generation"].tolist() == [generation]
+        return stamp(bytes(held["keys"]), int(held["size"][0]))
 
     def agent(self, segment: int) -> SegmentAgent:
         incarnation = self.master.catalog.segments[segment].incarnation
@@ -229,6 +259,7 @@ class MasterWorld:
         agent = self.agent(segment)
         status, slots, generations = agent.claim(records, key, term)
         assert status.tolist() == [0], status
+        agent.write(int(slots[0]), int(generations[0]), 0, stamp(key, size))
         sealed = agent.seal(slots, generations, np.zeros(1, np.uint32), 1, term)
         assert sealed.tolist() == [0], sealed
         return int(slots[0]), int(generations[0])
@@ -258,6 +289,10 @@ class MasterWorld:
 
     def stat(self, session: int) -> dict[str, Any]:
         return self.call(session, m.Stat(), m.Status).values
+
+
+def stamp(key: bytes, size: int) -> bytes:
+    return (key * (size // len(key) + 1))[:size]
 
 
 def reserve_message(

@@ -15,6 +15,7 @@ from moonpool.pool import messages as m
 from moonpool.pool.client_state import ClientState
 from moonpool.pool.effects import Effect
 from moonpool.pool.master_machine import MasterMachine
+from moonpool.pool.node_copies import keep
 from moonpool.pool.node_machine import NodeMachine
 from moonpool.pool.open_claims import LOST, OpenClaims
 from moonpool.pool.ports import Buffer, Outcome, PutCall, ReadCall, Status, failed
@@ -166,6 +167,7 @@ class NodeActor(Process):
         self.host = host
         self.capacity = capacity
         self.valid_until_ns = 0
+        self.peers: dict[bytes, NodeActor] = {}
         self._agent: _core.SegmentAgent | None = _core.SegmentAgent.create(
             str(path), capacity, capacity, slots, 16, b"", False, 64
         )
@@ -222,7 +224,32 @@ class NodeActor(Process):
     def _receive(self, message: object) -> None:
         body = m.decode(message).body  # type: ignore[arg-type]
         self._send(self.machine.handle(body, self.world.now, self.world.boottime_ns()))  # type: ignore[arg-type]
+        while self.machine.copies:
+            self._fetch(self.machine.copies.popleft())
         self._inventory()
+
+    def _fetch(self, order: m.Copy) -> None:
+        """Bytes of another node, a while later; claimed and sealed here a while after that."""
+        source = self.peers[order.source.incarnation]
+        connection = self._connection
+
+        def keep_them(data: list[bytes | None]) -> None:
+            if connection is self._connection:
+                self._send([keep(self.agent, order, data, self.world.boottime_ns())])
+
+        def read() -> None:
+            data = []
+            for slot, generation in zip(
+                np.frombuffer(order.slot, np.uint32).tolist(),
+                np.frombuffer(order.generation, np.uint64).tolist(),
+                strict=True,
+            ):
+                valid = source.alive and self.world.boottime_ns() < source.valid_until_ns
+                got = source.agent.read(slot, generation) if valid else -1
+                data.append(got if isinstance(got, bytes) else None)
+            self.later(self.world.delay(), lambda: keep_them(data))
+
+        self.later(self.world.delay(), lambda: source.deliver(read))
 
     def _inventory(self) -> None:
         while self.machine.inventory_pending():

@@ -59,7 +59,12 @@ class Scenario:
         self.history = History()
         self.directory = Path(tempfile.mkdtemp(prefix="moonpool-sim-", dir="/dev/shm"))
         config = MasterConfig(
-            node_lease_ms=800, clock_slack_ms=50, reservation_ms=1500, grace_ms=850
+            node_lease_ms=800,
+            clock_slack_ms=50,
+            reservation_ms=1500,
+            grace_ms=850,
+            repair_delay_s=self.random.choice([0.2, 1.0, 30.0]),
+            slow_start_s=self.random.choice([0.0, 2.0]),
         )
         self.master = MasterActor(self.world, config)
         self.nodes: list[NodeActor] = []
@@ -70,6 +75,8 @@ class Scenario:
                 NodeActor(self.world, f"node{i}", self.master, path, self.shape.capacity, host)
             )
         by_incarnation = {node.incarnation: node for node in self.nodes}
+        for node in self.nodes:
+            node.peers = by_incarnation
         self.clients = [
             ClientActor(self.world, f"client{i}", self.master, by_incarnation, "host-a")
             for i in range(self.shape.clients)
@@ -104,8 +111,9 @@ class Scenario:
                 self._match,
                 self._remove,
                 self._view,
+                self._drain,
             ],
-            [5, 4, 6, 3, 1, 2],
+            [5, 4, 6, 3, 1, 2, 0.15],
         )[0]
         act(client)
 
@@ -236,6 +244,27 @@ class Scenario:
 
         client.later(self.random.choice([0.01, 0.2, 1.0]), close)
         return True
+
+    def _drain(self, client: ClientActor) -> None:
+        """A node is emptied for a while, under load."""
+        name = self.random.choice(self.nodes).name
+
+        def order(stop: bool) -> Any:
+            def attempt(context: Any) -> Any:
+                try:
+                    return (yield from operations.drain(context, name, stop))
+                except Exception:
+                    return None
+
+            return attempt
+
+        def stop_later(left: int | None) -> None:
+            client.later(
+                self.random.choice([0.3, 1.0]),
+                lambda: client.run(order(True), TIMEOUT_S, lambda _: self._next(client)),
+            )
+
+        client.run(order(False), TIMEOUT_S, stop_later)
 
     # --- faults -----------------------------------------------------------------------------------
 

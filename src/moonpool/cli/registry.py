@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "exists": "ask whether keys are stored",
     "rm": "remove objects",
     "ls": "list objects",
+    "drain": "move everything away from a node",
     "stat": "show what the master counts",
     "top": "watch a pool live in the terminal",
     "explain": "say where a key lies, or why it is a miss",

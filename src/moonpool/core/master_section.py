@@ -76,6 +76,15 @@ class MasterConfig(Section, frozen=True, kw_only=True):
         PolicyName,
         setting("Which objects go first when a segment is full."),
     ] = "lru"
+    repair_delay_s: Annotated[
+        float,
+        setting(
+            "Objects of a node away longer get other copies, if they were put with several.",
+            unit="s",
+            minimum=0.1,
+            maximum=86_400,
+        ),
+    ] = 10.0
     placement: Annotated[
         PlacementName,
         setting(

@@ -252,6 +252,9 @@ class AsyncPool:
             for found in objects:
                 yield found
 
+    async def drain(self, node: str, *, stop: bool = False, timeout_s: float | None = None) -> int:
+        return await self._run(lambda context: operations.drain(context, node, stop), timeout_s)
+
     async def stat(self, *, timeout_s: float | None = None) -> dict[str, object]:
         return await self._run(operations.stat, timeout_s)
 

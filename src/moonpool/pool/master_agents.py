@@ -12,8 +12,8 @@ from moonpool.pool.master_links import Links, NodeLink
 from moonpool.pool.master_orders import RetireOrders
 from moonpool.pool.tombstones import DIGEST_BYTES, Tomb, Tombstones, digest
 
-_NO_SLOTS = np.empty(0, np.uint32)
-_NO_GENERATIONS = np.empty(0, np.uint64)
+NO_SLOTS = np.empty(0, np.uint32)
+NO_GENERATIONS = np.empty(0, np.uint64)
 
 
 class Agents:
@@ -52,7 +52,7 @@ class Agents:
         """The answers to its open orders were lost with a connection. What was to be retired is by
         now, or by what its inventory brought about: let the agent say so, in its turn."""
         for number in self._orders.open_orders(link.segment.id):
-            self.retire([Retirement(link.segment.id, _NO_SLOTS, _NO_GENERATIONS)], number)
+            self.retire([Retirement(link.segment.id, NO_SLOTS, NO_GENERATIONS)], number)
 
     def expire(self, expiries: list[Expiry]) -> None:
         for one in expiries:

@@ -17,6 +17,7 @@ from moonpool.pool import messages as m
 from moonpool.pool.catalog.base import CatalogConfig
 from moonpool.pool.catalog.catalog import Catalog
 from moonpool.pool.effects import Effect, Send
+from moonpool.pool.master_copies import Copies
 from moonpool.pool.master_counts import AnswerCounts
 from moonpool.pool.master_events import Followers
 from moonpool.pool.master_held import HeldCalls
@@ -66,7 +67,7 @@ class MasterMachine:
         self._sessions: dict[int, Session] = {}
         self._wall_offset_ms = 0.0
         self._next_sweep = 0.0
-        drawn = int.from_bytes(self.instance, "little") if seed is None else seed
+        drawn = self._seed = int.from_bytes(self.instance, "little") if seed is None else seed
         self.catalog = Catalog(self._catalog_config(), table, term=first_term, seed=drawn)
         self._make_rooms(nodes_expected)
         self._handlers = self._client_handlers()
@@ -107,6 +108,7 @@ class MasterMachine:
         self._writing = Writing(
             catalog, links, agents, self._removals, self._waiters, config.reservation_ms
         )
+        self._copies = Copies(config, catalog, links, agents, outbox, seed=self._seed)
         self._reading = Reading(catalog, links, agents, self.recovery)
         self._held = HeldCalls(catalog, self._writing.recovering, limits.held_puts_max, outbox)
         self._followers = Followers(catalog.events, limits.followers_max, outbox)
@@ -128,6 +130,7 @@ class MasterMachine:
             m.Remove: self._removals.remove,
             m.RemovePrefix: self._removals.remove_prefix,
             m.EventsFrom: self._followers.follow,
+            m.Drain: self._copies.drain,
             m.Stat: self._stat,
         }
 
@@ -138,6 +141,7 @@ class MasterMachine:
             m.InventoryChunk: self.nodes.reports.chunk,
             m.Heartbeat: self.nodes.reports.heartbeat,
             m.RetireDone: self._retire_done,
+            m.Copied: self._copies.copied,
         }
 
     @property
@@ -194,6 +198,8 @@ class MasterMachine:
         self.catalog.unpin(now)
         self.nodes.presence.tick(now, wall)
         self._orders.expire(now)
+        if not self.recovering:
+            self._copies.tick(now, wall)
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_S
             before = self.catalog.events.next_sequence
@@ -211,6 +217,7 @@ class MasterMachine:
             self.catalog.rows.standing.next_deadline,
             self._orders.next_deadline,
             self.nodes.presence.next_deadline(),
+            None if self.recovering else self._copies.next_deadline(),
             self._held.next_deadline,
             self._followers.next_deadline,
             self.recovery.next_deadline,
@@ -294,6 +301,7 @@ class MasterMachine:
             self._orders.finish(call.id, call.segment)
 
     def _raise_term(self, term: int, now: float) -> None:
+        self._copies.cancel_all()
         self._writing.ended(self.catalog.raise_term(term, now), now)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from moonpool.pool import messages as m
 from moonpool.pool.catalog.base import Retirement
 from moonpool.pool.catalog.catalog import Catalog, Removal
-from moonpool.pool.master_agents import Agents
+from moonpool.pool.master_agents import NO_GENERATIONS, NO_SLOTS, Agents
 from moonpool.pool.master_limits import LIST_ROWS, wait_until
 from moonpool.pool.master_links import Links
 from moonpool.pool.master_orders import RetireOrders, RetireWait
@@ -135,6 +135,7 @@ class Removals:
     ) -> None:
         """Answer when every agent has retired, or when its lease has surely passed; for the keys
         `also` named, also when what earlier removals left open is retired."""
+        retirements = retirements + self._on_their_way(removals, now)
         self._orders.join(also, wait)
         joined = bool(wait.orders)
         over = [number for one in retirements if (number := self._order(one, removals, wait, now))]
@@ -151,6 +152,18 @@ class Removals:
             self._agents.bury(versions, None, now)
         if wait.orders or not (retirements or joined):
             self._orders.start(wait)
+
+    def _on_their_way(self, removals: list[Removal], now: float) -> list[Retirement]:
+        """Copies of these that an agent may have sealed unheard of: they must not come back under
+        another master. Each such agent is to answer once it knows, though it has nothing to
+        retire yet."""
+        targets: set[int] = set()
+        for gone in removals:
+            mine = self._catalog.copying.targets((gone.term, gone.sequence))
+            if mine:
+                self._agents.bury([gone[:3]], set(mine), now)
+                targets |= mine
+        return [Retirement(target, NO_SLOTS, NO_GENERATIONS) for target in sorted(targets)]
 
     def _order(self, one: Retirement, removals: list[Removal], wait: RetireWait, now: float) -> int:
         """Tell one agent; one that cannot be told is remembered for. The order's number when

@@ -137,6 +137,8 @@ class Reports:
         for i in np.flatnonzero(unknown):
             if int(terms[i]) == term and reservations.is_open(int(sequences[i])):
                 unknown[i] = False
+            elif self._catalog.copying.expects(link.segment.id, (int(terms[i]), int(sequences[i]))):
+                unknown[i] = False
         if unknown.any():
             self.retired_unknown += int(unknown.sum())
             self._agents.retire([Retirement(link.segment.id, slots[unknown], generations[unknown])])

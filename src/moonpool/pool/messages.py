@@ -26,6 +26,7 @@ from moonpool.pool.messages_client import Awaited as Awaited
 from moonpool.pool.messages_client import Commit as Commit
 from moonpool.pool.messages_client import Committed as Committed
 from moonpool.pool.messages_client import Done as Done
+from moonpool.pool.messages_client import Drain as Drain
 from moonpool.pool.messages_client import Event as Event
 from moonpool.pool.messages_client import Events as Events
 from moonpool.pool.messages_client import EventsFrom as EventsFrom
@@ -53,6 +54,8 @@ from moonpool.pool.messages_client import TopologyIs as TopologyIs
 from moonpool.pool.messages_client import Touch as Touch
 from moonpool.pool.messages_node import Adopt as Adopt
 from moonpool.pool.messages_node import Adopted as Adopted
+from moonpool.pool.messages_node import Copied as Copied
+from moonpool.pool.messages_node import Copy as Copy
 from moonpool.pool.messages_node import Expire as Expire
 from moonpool.pool.messages_node import Heartbeat as Heartbeat
 from moonpool.pool.messages_node import HeartbeatAck as HeartbeatAck
@@ -79,6 +82,7 @@ ClientRequest = (
     | Lease
     | Touch
     | Report
+    | Drain
 )
 Reply = (
     Reserved
@@ -96,8 +100,8 @@ Reply = (
     | Leased
     | Failure
 )
-NodeToMaster = JoinSegment | Adopted | InventoryChunk | Heartbeat | RetireDone
-MasterToNode = Adopt | HeartbeatAck | Retire | Expire | Tombstones | Failure
+NodeToMaster = JoinSegment | Adopted | InventoryChunk | Heartbeat | RetireDone | Copied
+MasterToNode = Adopt | HeartbeatAck | Retire | Expire | Copy | Tombstones | Failure
 Message = ClientRequest | Reply | NodeToMaster | MasterToNode
 
 

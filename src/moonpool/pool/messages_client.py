@@ -242,3 +242,10 @@ class Failure(msgspec.Struct, array_like=True, frozen=True, tag=29):
 
     code: str
     text: str
+
+
+class Drain(msgspec.Struct, array_like=True, frozen=True, tag=31):
+    """Move all objects away from a node, or `stop` that; answers Done: copies still there."""
+
+    node: str
+    stop: bool = False

@@ -113,3 +113,33 @@ class Tombstones(msgspec.Struct, array_like=True, frozen=True, tag=49):
     add_term: bytes
     add_sequence: bytes
     forget: KeyColumn
+
+
+class Copy(msgspec.Struct, array_like=True, frozen=True, tag=50):
+    """Fetch n sealed objects of `source` into the own segment; answered by Copied with this id.
+    Columns as in InventoryChunk; `slot` and `generation` are the source's."""
+
+    id: int
+    segment: int
+    term: int
+    source: SegmentEndpoint
+    slot: bytes
+    generation: bytes
+    version_term: bytes
+    version_sequence: bytes
+    size: bytes
+    crc: bytes
+    tenant: bytes
+    expiry_ms: bytes
+    replicas: bytes
+    pin: bytes
+    keys: KeyColumn
+    parents: KeyColumn
+
+
+class Copied(msgspec.Struct, array_like=True, frozen=True, tag=51):
+    id: int
+    segment: int
+    status: bytes  # u8[n] of the native Status, 0: sealed in
+    slot: bytes  # u32[n]
+    generation: bytes  # u64[n]

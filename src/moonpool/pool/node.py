@@ -30,7 +30,9 @@ from moonpool.core.sections import NodeConfig
 from moonpool.core.units import format_bytes
 from moonpool.pool import messages as m
 from moonpool.pool.link import AsyncLink
+from moonpool.pool.node_copies import fetch, keep
 from moonpool.pool.node_machine import NodeMachine
+from moonpool.pool.openers import PortOpener
 from moonpool.transfer.room import require_room
 
 if TYPE_CHECKING:
@@ -157,6 +159,8 @@ class NodeServer:
         self.endpoint.attach(self.agent)
         self.machine = NodeMachine(self.agent, self._describe(), config.heartbeat_ms / 1000)
         self._link: AsyncLink | None = None
+        self._opener = PortOpener(config.token)
+        self._fetches: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
 
     def _listen(self) -> str:
@@ -211,6 +215,10 @@ class NodeServer:
                 pause = min(pause * 2, RECONNECT_S[1])
         finally:
             ticker.cancel()
+            for task in [*self._fetches]:
+                task.cancel()
+            await asyncio.gather(*self._fetches, return_exceptions=True)
+            self._opener.close()
             self.endpoint.close()
             if self.config.persist:
                 self.agent.close()
@@ -260,9 +268,22 @@ class NodeServer:
         )
         for reply in replies:
             link.tell(reply)
+        while self.machine.copies:
+            self._fetching(link, self.machine.copies.popleft())
         if self.machine.refusal:
             log.error("the master refused this node: %s", self.machine.refusal)
             self.machine.refusal = ""
+
+    def _fetching(self, link: AsyncLink, order: m.Copy) -> None:
+        task = asyncio.get_running_loop().create_task(self._fetch(link, order))
+        self._fetches.add(task)
+        task.add_done_callback(self._fetches.discard)
+
+    async def _fetch(self, link: AsyncLink, order: m.Copy) -> None:
+        """Bytes in a thread; claim and seal here, where the agent's other orders are obeyed."""
+        data = await asyncio.to_thread(fetch, order, self._opener.open)
+        if not link.closed:
+            link.tell(keep(self.agent, order, data))
 
     async def _report_inventory(self, link: AsyncLink) -> None:
         while self.machine.inventory_pending() and not link.closed:

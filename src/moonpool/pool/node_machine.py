@@ -7,6 +7,7 @@ does not come through here: the native endpoint serves it.
 
 from __future__ import annotations
 
+from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,7 @@ class NodeMachine:
         self._sent_at: list[int] = []  # boot-clock times of heartbeats not yet acknowledged, or 0
         self._next_heartbeat = 0.0
         self._next_drain = 0.0
+        self.copies: deque[m.Copy] = deque()  # to be fetched by the shell, then `keep`
 
     # --- events ---------------------------------------------------------------------------------
 
@@ -94,6 +96,9 @@ class NodeMachine:
                 if message.term == self.agent.term:
                     self.agent.expire(u64(message.version_term), u64(message.version_sequence))
                     self.agent.drain()
+            case m.Copy():
+                if message.term == self.agent.term:
+                    self.copies.append(message)
             case m.Tombstones():
                 self._tombstones(message)
             case m.Failure():

@@ -148,6 +148,14 @@ def list_objects(
     return [ObjectInfo(*column) for column in columns], reply.cursor
 
 
+def drain(context: Context, node: str, stop: bool) -> Protocol[int]:
+    """How many copies are still on the node."""
+    reply = yield from ask(context, m.Drain(node, stop))
+    answered(reply, m.Done)
+    assert isinstance(reply, m.Done)
+    return reply.count
+
+
 def stat(context: Context) -> Protocol[dict[str, object]]:
     reply = yield from ask(context, m.Stat())
     answered(reply, m.Status)

@@ -48,12 +48,13 @@ from moonpool.pool.results import (
 from moonpool.pool.session_state import WriteState
 from moonpool.pool.sessions import ReadSession, WriteSession
 from moonpool.pool.shell import Shell
+from moonpool.pool.upkeep import Upkeep
 from moonpool.pool.view import View, copied_view, pinned_view
 
 IN_FLIGHT_WAIT_S = 1.0  # how long a put waits for another writer of its key, unless told
 
 
-class Pool:
+class Pool(Upkeep):
     """A pool of KV objects. Keys are str or bytes (1 to 1,024 bytes); values anything contiguous
     with the buffer protocol. Made by `moonpool.connect` or `Pool.local`; close it, or use `with`.
 
@@ -274,8 +275,6 @@ class Pool:
         return self._shell.run(
             lambda context: operations.match_prefix(context, encoded), self._timeout(timeout_s)
         )
-
-    # --- the rest ---------------------------------------------------------------------------------
 
     @overload
     def remove(  # type: ignore[overload-overlap]

@@ -306,6 +306,8 @@ class Admission:
         self.next_sequence += n
         if put.expiry_ms:
             store.may_expire = True
+        if put.replicas > 1:
+            store.several = True
         mixed = replacing is not None
         self._reservations.add(
             Batch(

@@ -31,6 +31,7 @@ from moonpool.pool.catalog.base import (
     SegmentFacts,
 )
 from moonpool.pool.catalog.commits import CommitRequest
+from moonpool.pool.catalog.copying import Copying
 from moonpool.pool.catalog.endings import Ended, Endings
 from moonpool.pool.catalog.inventory import Inventory
 from moonpool.pool.catalog.placement import placement_named
@@ -106,10 +107,11 @@ class Catalog:
         self.admission = Admission(self.rows, self.reservations, placement, self.room)
         self.endings = Endings(self.rows, self.reservations)
         self.settlement = Settlement(self.rows, self.reservations, self.endings)
-        self.inventory = Inventory(self.rows, self.reservations)
+        self.copying = Copying(self.rows)
+        self.inventory = Inventory(self.rows, self.reservations, self.copying)
         self.heirs: dict[bytes, Heir] = {}
         self._random = random.Random(seed)
-        self._placement = placement
+        self.placement = placement
         self._sweep_row = 0
 
     @property
@@ -170,7 +172,7 @@ class Catalog:
         size = int(batch.sizes[place])
         taken = {self.segments[int(s)].node for s in batch.segments[place] if s != NO_SEGMENT}
         facts = [one for one in self.segments.facts() if one.node not in taken]
-        chosen = self._placement.targets(facts, size, 1, host_id, -1, self._random.random(), False)
+        chosen = self.placement.targets(facts, size, 1, host_id, -1, self._random.random(), False)
         self.segments[failed].release(size, 1)
         attempt = np.array([batch.first + place], np.uint64)
         expiries.append(Expiry(failed, self.term, attempt))

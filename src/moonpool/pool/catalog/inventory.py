@@ -31,6 +31,7 @@ from moonpool.pool.catalog.base import (
     Bool,
     Retirement,
 )
+from moonpool.pool.catalog.copying import Copying
 from moonpool.pool.catalog.reservations import Reservations
 from moonpool.pool.catalog.rows import Rows
 from moonpool.pool.catalog.segments import Segment
@@ -75,9 +76,10 @@ class Progress:
 class Inventory:
     """Takes inventories in. `removed(report)` says which entries a tombstone forbids."""
 
-    def __init__(self, rows: Rows, reservations: Reservations) -> None:
+    def __init__(self, rows: Rows, reservations: Reservations, copying: Copying) -> None:
         self._rows = rows
         self._reservations = reservations
+        self._copying = copying
 
     def begin(self, segment: Segment) -> Progress:
         """Call when the inventory is asked for: what is committed until now will be in it."""
@@ -112,7 +114,7 @@ class Inventory:
         else:
             refused, retirements = ~held, []
         if refused.any():
-            self._spare_written(report, refused)
+            self._spare_written(segment, report, refused)
         if refused.any():
             retirements.append(
                 Retirement(segment.id, report.slots[refused], report.generations[refused])
@@ -154,10 +156,13 @@ class Inventory:
         progress.expected[report.slots[same]] = -1
         return held
 
-    def _spare_written(self, report: Report, refused: Bool) -> None:
+    def _spare_written(self, segment: Segment, report: Report, refused: Bool) -> None:
         """Versions whose reservation is open: their writer will commit or lose them."""
         for i in np.flatnonzero(refused & (report.terms == self._rows.term)):
             refused[i] = not self._reservations.is_open(int(report.sequences[i]))
+        for i in np.flatnonzero(refused) if len(self._copying) else ():
+            version = (int(report.terms[i]), int(report.sequences[i]))
+            refused[i] = not self._copying.expects(segment.id, version)
 
     # The first inventory.
 
@@ -257,6 +262,8 @@ class Inventory:
         table.wanted[rows] = report.replicas[which]
         if report.expiries_ms.any():
             self._rows.may_expire = True
+        if (report.replicas[which] > 1).any():
+            self._rows.several = True
 
     def _order(self, segment: Segment, progress: Progress, now: float) -> None:
         """Recency by last use; within one moment children before parents, as a read leaves them."""

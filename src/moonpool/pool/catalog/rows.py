@@ -49,6 +49,7 @@ class Rows:
         self.evictor = Evictor(table, self.order, self.leases)
         self.rebuilding = False  # during a rebuild nobody is an orphan
         self.may_expire = False  # some object has a TTL
+        self.several = False  # some object wants several copies
         self.objects = 0
         self._mark: Bool = np.zeros(config.rows_max, np.bool_)
 

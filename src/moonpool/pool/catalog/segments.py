@@ -78,6 +78,7 @@ class Segment:
     open: bool = False
     known: bool = False  # its inventory was read whole once
     domain: str = ""  # failure domain by its label; empty: the host
+    draining: bool = False  # its objects go elsewhere, and no new ones come
     warmth: float = 1.0
     fresh_since: float | None = None  # it came empty, and is filled slowly
     breaker: Breaker = field(default_factory=Breaker)
@@ -222,7 +223,7 @@ class Segments:
 
     def facts(self) -> list[SegmentFacts]:
         """Of the segments that take new objects; of those at rest only if there are no others."""
-        open_ones = [segment for segment in self._segments if segment.open]
+        open_ones = [segment for segment in self._segments if segment.open and not segment.draining]
         well = [segment for segment in open_ones if not segment.breaker.tripped]
         return [segment.facts() for segment in well or open_ones]
 

@@ -1,0 +1,179 @@
+"""Copies on their way between segments: which versions, from where to where. Pure.
+
+A copy counts once its agent has sealed it and its version is still the current one; until then its
+room is promised. It is only ever made where there is room: no copy evicts anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from moonpool.pool.catalog.base import (
+    COMMITTED,
+    I32,
+    IN_FLIGHT,
+    LEASED,
+    ORPHAN,
+    U8,
+    U32,
+    U64,
+    Bool,
+    Retirement,
+)
+from moonpool.pool.catalog.rows import Rows
+from moonpool.pool.catalog.segments import Segment
+
+Version = tuple[int, int]  # term, sequence
+COPIES_PER_ORDER = 128
+
+
+@dataclass(slots=True)
+class CopyOrder:
+    """Objects that `target`'s agent is to fetch from `source`. `move`: the source gives them up."""
+
+    number: int
+    source: Segment
+    target: Segment
+    rows: I32
+    terms: U64
+    sequences: U64
+    size: int
+    move: bool
+    until: float
+
+
+class Copying:
+    """Every order that is open."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._orders: dict[int, CopyOrder] = {}
+        self._targets: dict[Version, set[int]] = {}
+        self._next = 1
+        self.copied = 0
+        self.failed = 0
+
+    def __len__(self) -> int:
+        return len(self._orders)
+
+    def __iter__(self) -> Iterator[CopyOrder]:
+        return iter(list(self._orders.values()))
+
+    def targets(self, version: Version) -> set[int]:
+        """Segments on which this version may come to lie."""
+        return self._targets.get(version, set())
+
+    def expects(self, segment: int, version: Version) -> bool:
+        return segment in self._targets.get(version, ())
+
+    def open(self, rows: I32) -> Bool:
+        """Which of these rows' versions are being copied."""
+        table = self._rows.table
+        versions = zip(table.term[rows].tolist(), table.seq[rows].tolist(), strict=True)
+        return np.array([version in self._targets for version in versions], np.bool_)
+
+    def begin(
+        self, source: Segment, target: Segment, rows: I32, move: bool, until: float
+    ) -> CopyOrder:
+        """There is room for these rows (each once) on `target`."""
+        table = self._rows.table
+        size = int(table.size[rows].sum())
+        terms, sequences = table.term[rows].copy(), table.seq[rows].copy()
+        order = CopyOrder(self._next, source, target, rows, terms, sequences, size, move, until)
+        self._next += 1
+        self._orders[order.number] = order
+        target.promise(size, rows.size)
+        for version in zip(terms.tolist(), sequences.tolist(), strict=True):
+            self._targets.setdefault(version, set()).add(target.id)
+        return order
+
+    def find(self, number: int) -> CopyOrder | None:
+        return self._orders.get(number)
+
+    def end(self, order: CopyOrder) -> None:
+        """It is over, well or not: the promise with it."""
+        del self._orders[order.number]
+        order.target.release(order.size, order.rows.size)
+        for version in zip(order.terms.tolist(), order.sequences.tolist(), strict=True):
+            mine = self._targets[version]
+            mine.discard(order.target.id)
+            if not mine:
+                del self._targets[version]
+
+    def take(self, order: CopyOrder, good: Bool, slots: U32, generations: U64) -> list[Retirement]:
+        """What was sealed (`good`) counts if it is current; the rest of it is to be retired, and
+        with `move` what the source gives up."""
+        rows, table = self._rows, self._rows.table
+        target, source = order.target, order.source
+        current = good & (table.state[order.rows] == COMMITTED)
+        current &= table.term[order.rows] == order.terms
+        current &= table.seq[order.rows] == order.sequences
+        current &= slots < target.slots
+        current &= target.by_slot[np.where(current, slots, 0)] < 0
+        retirements = []
+        if (good & ~current).any():
+            stale = good & ~current
+            retirements.append(Retirement(target.id, slots[stale], generations[stale]))
+        self.failed += int((~good).sum())
+        if not current.any():
+            return retirements
+        mine = order.rows[current]
+        replicas = rows.add_replicas(target, mine, slots[current], generations[current])
+        plain = (table.flags[mine] & ORPHAN) == 0
+        table.list_push(target.id, replicas[plain])
+        orphans = replicas[~plain]
+        if orphans.size:
+            table.list_push(target.id, orphans)
+        rows.relist(mine)
+        if rows.order.keeps_books:
+            rows.order.came(target.id, replicas)
+        self.copied += mine.size
+        if order.move:
+            free = mine[(table.flags[mine] & LEASED) == 0]  # others when their lease is over
+            retirements += rows.take_replicas(self.replicas_on(source, free))
+        return retirements
+
+    def replicas_on(self, segment: Segment, rows: I32) -> I32:
+        table = self._rows.table
+        _, replicas = table.replicas_of(rows)
+        on: I32 = replicas[table.replica_segment[replicas] == segment.id]
+        return on
+
+    # What needs copies.
+
+    def lacking(self, rows: I32, present: Bool) -> tuple[I32, I32]:
+        """Of committed rows with several copies wanted: those with too few on segments that are
+        `present` (by id), and those with too many."""
+        table = self._rows.table
+        several = rows[table.wanted[rows] > 1]
+        several = several[(table.flags[several] & IN_FLIGHT) == 0]
+        if several.size == 0:
+            return several, several
+        counts = self._present(several, present)
+        wanted = table.wanted[several]
+        return several[counts < wanted], several[counts > wanted]
+
+    def _present(self, rows: I32, present: Bool) -> U8:
+        counts, replicas = self._rows.table.replicas_of(rows)
+        owner = np.repeat(np.arange(rows.size), counts)
+        here = present[self._rows.table.replica_segment[replicas]]
+        found: U8 = np.bincount(owner[here], minlength=rows.size).astype(np.uint8)
+        return found
+
+    def nodes_of(self, row: int) -> set[str]:
+        """Nodes that have a copy or are to get one."""
+        table, segments = self._rows.table, self._rows.segments
+        _, replicas = table.replicas_of(np.array([row], np.int32))
+        numbers = set(table.replica_segment[replicas].tolist())
+        numbers |= self.targets((int(table.term[row]), int(table.seq[row])))
+        return {segments[number].node for number in numbers}
+
+    def source_of(self, row: int) -> Segment | None:
+        """A segment that can be read from; one that is being drained rather than none."""
+        table, segments = self._rows.table, self._rows.segments
+        _, replicas = table.replicas_of(np.array([row], np.int32))
+        alive = [segments[n] for n in table.replica_segment[replicas].tolist() if segments[n].alive]
+        return min(alive, key=lambda one: one.draining, default=None)

@@ -1,0 +1,251 @@
+"""Repair and drain: the master has agents copy objects from each other, in bounded portions."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import numpy as np
+
+from moonpool.core.errors import BadInput
+from moonpool.core.sections import MasterConfig
+from moonpool.pool import messages as m
+from moonpool.pool.catalog.base import COMMITTED, I32, LEASED, Bool, Expiry
+from moonpool.pool.catalog.catalog import Catalog
+from moonpool.pool.catalog.copying import COPIES_PER_ORDER, CopyOrder
+from moonpool.pool.catalog.segments import Segment
+from moonpool.pool.columns import u8, u32, u64
+from moonpool.pool.effects import Effect, Send
+from moonpool.pool.master_agents import Agents
+from moonpool.pool.master_limits import LIST_ROWS
+from moonpool.pool.master_links import Links
+from moonpool.pool.master_requests import Asked
+
+ORDERS_MAX = 8  # open at a time
+ORDER_BYTES_MAX = 32 << 20  # of one order, if it is not one object
+ORDER_S = 10.0
+STEP_S = 0.1
+
+
+class Copies:
+    """Looks through the catalog for objects with too few copies, and empties drained segments."""
+
+    def __init__(
+        self,
+        config: MasterConfig,
+        catalog: Catalog,
+        links: Links,
+        agents: Agents,
+        outbox: list[Effect],
+        seed: int,
+    ) -> None:
+        self._delay_s = config.repair_delay_s
+        self._catalog = catalog
+        self._links = links
+        self._agents = agents
+        self._outbox = outbox
+        self._random = random.Random(seed)
+        self._cursor = 0
+        self._next_step = 0.0
+        self._draining: set[str] = set()
+
+    # Drain.
+
+    def drain(self, asked: Asked, call: m.Drain) -> m.Done:
+        """Answers how many copies are still on the node's segments."""
+        mine = [link.segment for link in self._links if link.endpoint.node == call.node]
+        if not mine:
+            raise BadInput(f"no node {call.node!r} is known")
+        (self._draining.discard if call.stop else self._draining.add)(call.node)
+        for segment in mine:
+            segment.draining = not call.stop
+        self._next_step = asked.now
+        return m.Done(sum(segment.objects for segment in mine))
+
+    # Steps.
+
+    def tick(self, now: float, wall_ms: int) -> None:
+        for order in self._catalog.copying:
+            if order.until <= now or not self._reachable(order):
+                self._give_up(order)
+        if now < self._next_step or not self._busy:
+            return
+        self._next_step = now + STEP_S
+        for link in self._links:
+            link.segment.draining = link.endpoint.node in self._draining
+        for segment in self._catalog.segments:
+            if segment.draining and segment.alive and segment.objects:
+                self._empty(segment, now, wall_ms)
+        if self._catalog.rows.several:
+            self._repair(now, wall_ms)
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._draining) or self._catalog.rows.several
+
+    def next_deadline(self) -> float | None:
+        if self._busy or len(self._catalog.copying):
+            return self._next_step
+        return None
+
+    def _reachable(self, order: CopyOrder) -> bool:
+        return order.source.alive and order.target.alive
+
+    def _give_up(self, order: CopyOrder) -> None:
+        self._catalog.copying.failed += order.rows.size
+        self._catalog.copying.end(order)
+        for term in np.unique(order.terms).tolist():
+            of_term = order.sequences[order.terms == term]
+            self._agents.expire([Expiry(order.target.id, term, of_term)])
+
+    def cancel_all(self) -> None:
+        """A new term: what the agents seal of the old orders they are told to retire."""
+        for order in self._catalog.copying:
+            self._give_up(order)
+
+    # Repair.
+
+    def _present(self, now: float) -> Bool:
+        """Segments whose copies count: alive or away for a short while only, and not drained."""
+        present = np.zeros(len(self._catalog.segments), np.bool_)
+        for link in self._links:
+            near = link.segment.alive or now - link.away_since < self._delay_s
+            present[link.segment.id] = near and not link.segment.draining
+        return present
+
+    def _repair(self, now: float, wall_ms: int) -> None:
+        copying = self._catalog.copying
+        if len(copying) >= ORDERS_MAX:
+            return
+        rows, cursor = self._catalog.scan(self._cursor, LIST_ROWS, b"")
+        self._cursor = max(cursor, 0)
+        if cursor < 0:
+            self._next_step = now + max(STEP_S, self._delay_s / 4)
+        present = self._present(now)
+        few, many = copying.lacking(rows, present)
+        few = few[~copying.open(few)]
+        if few.size:
+            self._copy(few, now, None)
+        many = many[~copying.open(many)]
+        if many.size:
+            self._trim(many, now)
+
+    def _trim(self, rows: I32, now: float) -> None:
+        """One copy less of each, from where there is least room: its node was away, and is back."""
+        table, segments = self._catalog.table, self._catalog.segments
+        alive = segments.alive
+        surplus = []
+        for row in rows.tolist():
+            _, replicas = table.replicas_of(np.array([row], np.int32))
+            here = [r for r in replicas.tolist() if alive[table.replica_segment[r]]]
+            if len(here) > table.wanted[row]:
+                surplus.append(
+                    min(here, key=lambda r: segments[int(table.replica_segment[r])].free_bytes)
+                )
+        replicas = np.array(surplus, np.int32)
+        self._agents.retire(self._catalog.rows.take_replicas(replicas))
+
+    def _empty(self, segment: Segment, now: float, wall_ms: int) -> None:
+        table, copying = self._catalog.table, self._catalog.copying
+        held = segment.by_slot[segment.by_slot >= 0][: ORDERS_MAX * COPIES_PER_ORDER]
+        rows = table.replica_object[held]
+        ready = (table.state[rows] == COMMITTED) & ~copying.open(rows)
+        ready &= (table.flags[rows] & LEASED) == 0
+        rows, held = rows[ready], held[ready]
+        present = self._present(now)
+        counts = np.array([self._others(row, segment, present) for row in rows.tolist()])
+        enough = counts >= np.maximum(table.wanted[rows], 1) if rows.size else ready[:0]
+        if enough.any():
+            self._agents.retire(self._catalog.rows.take_replicas(held[enough]))
+        if (~enough).any() and len(copying) < ORDERS_MAX:
+            self._copy(rows[~enough], now, segment)
+
+    def _others(self, row: int, segment: Segment, present: Bool) -> int:
+        table = self._catalog.table
+        _, replicas = table.replicas_of(np.array([row], np.int32))
+        numbers = table.replica_segment[replicas]
+        return int((present[numbers] & (numbers != segment.id)).sum())
+
+    def _copy(self, rows: I32, now: float, moved_from: Segment | None) -> None:
+        """Orders for as many of these rows as there is room for, elsewhere and on the way."""
+        table, copying = self._catalog.table, self._catalog.copying
+        groups: dict[tuple[int, int], list[int]] = {}
+        sizes: dict[tuple[int, int], int] = {}
+        taken: dict[int, int] = {}
+        for row in rows.tolist():
+            source = moved_from or copying.source_of(row)
+            if source is None:
+                continue
+            size = int(table.size[row])
+            target = self._target(row, size, taken)
+            if target is None:
+                continue
+            pair = (source.id, target)
+            full = sizes.get(pair, 0) + size > ORDER_BYTES_MAX and pair in groups
+            if full or len(groups.get(pair, ())) >= COPIES_PER_ORDER:
+                continue
+            if pair not in groups and len(copying) + len(groups) >= ORDERS_MAX:
+                continue
+            groups.setdefault(pair, []).append(row)
+            sizes[pair] = sizes.get(pair, 0) + size
+            taken[target] = taken.get(target, 0) + size
+        for (number, target), mine in groups.items():
+            self._order(number, target, np.array(mine, np.int32), moved_from is not None, now)
+
+    def _target(self, row: int, size: int, taken: dict[int, int]) -> int | None:
+        nodes = self._catalog.copying.nodes_of(row)
+        facts = [
+            one._replace(free_bytes=one.free_bytes - taken.get(one.segment, 0))
+            for one in self._catalog.facts()
+            if one.node not in nodes
+        ]
+        chosen = self._catalog.placement.targets(
+            facts, size, 1, "", -1, self._random.random(), False
+        )
+        return chosen[0] if chosen else None
+
+    def _order(self, source: int, target: int, rows: I32, move: bool, now: float) -> None:
+        table, segments = self._catalog.table, self._catalog.segments
+        link = self._links[target]
+        if link.session is None or not link.obeys:
+            return
+        copying = self._catalog.copying
+        order = copying.begin(segments[source], segments[target], rows, move, now + ORDER_S)
+        replicas = copying.replicas_on(segments[source], rows)
+        blob, ends = table.keys(rows)
+        parents, parent_ends = table.parent_keys(rows)
+        endpoint = msgspec.structs.replace(self._links[source].endpoint, segment=source)
+        message = m.Copy(
+            order.number,
+            target,
+            self._catalog.term,
+            endpoint,
+            table.replica_slot[replicas].tobytes(),
+            table.replica_generation[replicas].tobytes(),
+            order.terms.tobytes(),
+            order.sequences.tobytes(),
+            table.size[rows].tobytes(),
+            table.crc[rows].tobytes(),
+            table.tenant[rows].tobytes(),
+            table.expiry_ms[rows].tobytes(),
+            table.wanted[rows].tobytes(),
+            table.pin[rows].tobytes(),
+            m.KeyColumn(blob, ends.tobytes()),
+            m.KeyColumn(parents, parent_ends.tobytes()),
+        )
+        self._outbox.append(Send(link.session, 0, message))
+
+    def copied(self, session: int, call: m.Copied, now: float, wall_ms: int) -> None:
+        link = self._links.get(call.segment)
+        order = self._catalog.copying.find(call.id)
+        if link is None or link.session != session or order is None:
+            return
+        status, slots, generations = u8(call.status), u32(call.slot), u64(call.generation)
+        if order.target.id != call.segment or not (
+            order.rows.size == status.size == slots.size == generations.size
+        ):
+            raise BadInput(f"copied: {status.size} of {order.rows.size} objects")
+        self._catalog.copying.end(order)
+        retirements = self._catalog.copying.take(order, status == 0, slots, generations)
+        self._agents.retire(retirements)
+        self._next_step = min(self._next_step, now)
