@@ -153,3 +153,17 @@ def test_drain_says_what_is_left_and_stop_ends_it(
     assert not row["draining"]
     assert main(["drain", "nobody"]) == 2
     assert "nobody" in capsys.readouterr().err
+
+
+def test_rm_by_conditions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x").write_bytes(b"12345")
+    for key in ("cond/1.tmp", "cond/2.tmp", "cond/3"):
+        main(["put", key, str(tmp_path / "x")])
+    capsys.readouterr()
+    words = ("rm", "--prefix", "cond/", "--suffix", ".tmp")
+    two = {"removed": 2, "bytes": 10}
+    assert rows(capsys, *words, "--dry-run") == [two | {"dry_run": True}]
+    assert rows(capsys, *words) == [two | {"dry_run": False}]
+    assert rows(capsys, *words, "--max-size", "5") == [{"removed": 0, "bytes": 0, "dry_run": False}]
+    assert main(["rm", "--contains", "cond/", "--min-size", "5B"]) == 0
+    assert capsys.readouterr().out == "1 removed, 5 B\n"

@@ -22,6 +22,7 @@ from moonpool.pool.connect import client_config
 from moonpool.pool.inputs import (
     Key,
     Pin,
+    as_count,
     as_items,
     as_key,
     as_key_column,
@@ -30,6 +31,7 @@ from moonpool.pool.inputs import (
     as_prefix,
     as_sizes,
     as_targets,
+    as_where,
 )
 from moonpool.pool.operations import EventBatch
 from moonpool.pool.pins import PinBudget
@@ -38,6 +40,7 @@ from moonpool.pool.ports import Buffer, Status
 from moonpool.pool.protocol import Context
 from moonpool.pool.protocol import Protocol as Dialogue
 from moonpool.pool.protocol_put import store
+from moonpool.pool.protocol_range import get_range
 from moonpool.pool.protocol_session import abort_forgotten
 from moonpool.pool.results import (
     Answers,
@@ -48,6 +51,7 @@ from moonpool.pool.results import (
     PrefixMatch,
     PutResult,
     PutResults,
+    RemovedWhere,
     RemoveStatus,
     RemoveStatuses,
 )
@@ -251,6 +255,39 @@ class AsyncPool:
             )
             for found in objects:
                 yield found
+
+    async def get_range(
+        self,
+        key: Key,
+        offset: int,
+        size: int,
+        *,
+        verify: bool = False,
+        timeout_s: float | None = None,
+    ) -> bytes | None:
+        named = as_key(key)
+        start, length = as_count(offset, "offset"), as_count(size, "size")
+        answer = await self._run(
+            lambda context: get_range(context, named, start, length, verify), timeout_s
+        )
+        return answer.data if isinstance(answer, Hit) else None
+
+    async def remove_where(
+        self,
+        *,
+        prefix: Key = b"",
+        contains: Key = b"",
+        suffix: Key = b"",
+        min_bytes: int = 0,
+        max_bytes: int | None = None,
+        dry_run: bool = False,
+        timeout_s: float | None = None,
+    ) -> RemovedWhere:
+        where = as_where(prefix, contains, suffix, min_bytes, max_bytes, dry_run)
+        wait_s = self._timeout_s if timeout_s is None else timeout_s
+        return await self._run(
+            lambda context: operations.remove_where(context, where, wait_s), timeout_s
+        )
 
     async def drain(self, node: str, *, stop: bool = False, timeout_s: float | None = None) -> int:
         return await self._run(lambda context: operations.drain(context, node, stop), timeout_s)

@@ -15,7 +15,7 @@ from moonpool.core.errors import BadInput, BadKey, BadSize
 from moonpool.core.key_batch import KEY_BYTES_MAX
 from moonpool.pool.columns import pack_keys
 from moonpool.pool.keep import Keep, as_keep
-from moonpool.pool.messages import REPLICAS_MAX, KeyColumn
+from moonpool.pool.messages import REPLICAS_MAX, KeyColumn, RemoveWhere
 from moonpool.pool.ports import Buffer
 from moonpool.pool.protocol_reserve import NO_PARENT, PutItem, PutOptions
 
@@ -175,6 +175,23 @@ def as_expiry_ms(ttl_s: float | None) -> int:
     if not isinstance(ttl_s, int | float) or not 0 < ttl_s <= TTL_S_MAX:
         raise BadInput(f"ttl_s is a number of seconds up to {TTL_S_MAX:.0f}, not {ttl_s!r}")
     return SystemClock().wall_ms() + max(1, int(ttl_s * 1000))
+
+
+def as_where(
+    prefix: Key,
+    contains: Key,
+    suffix: Key,
+    min_bytes: int,
+    max_bytes: int | None,
+    dry_run: bool,
+) -> RemoveWhere:
+    """Raises BadInput when no condition is given: that would be everything."""
+    start, middle, end = as_prefix(prefix), as_prefix(contains), as_prefix(suffix)
+    low = as_count(min_bytes, "min_bytes")
+    high = 2**63 - 1 if max_bytes is None else as_count(max_bytes, "max_bytes", low)
+    if not (start or middle or end) and low == 0 and max_bytes is None:
+        raise BadInput("remove_where needs a condition; without one it would remove everything")
+    return RemoveWhere(start, middle, end, low, high, dry_run)
 
 
 def as_options(

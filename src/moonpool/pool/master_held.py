@@ -12,7 +12,7 @@ from moonpool.pool.master_limits import DEADLINE_MS, wait_until
 from moonpool.pool.master_requests import Asked, commit_request, put_request
 from moonpool.pool.master_waits import Held, Holding
 
-Waiting = m.Reserve | m.Commit | m.Remove | m.RemovePrefix
+Waiting = m.Reserve | m.Commit | m.Remove | m.RemovePrefix | m.RemoveWhere
 
 
 class HeldCalls:
@@ -50,7 +50,7 @@ class HeldCalls:
         if not self._held.add(held):
             self._answer(held, asked.wall_ms)
 
-    def removal(self, asked: Asked, call: m.Remove | m.RemovePrefix) -> None:
+    def removal(self, asked: Asked, call: m.Remove | m.RemovePrefix | m.RemoveWhere) -> None:
         """A node not heard yet may still be read from: its lease ends with the recovery."""
         held: Held[Waiting] = Held(asked, call, wait_until(asked.now, call.wait_ms))
         if not self._held.add(held):
@@ -83,6 +83,6 @@ class HeldCalls:
             case m.Remove() as removal:
                 count = len(removal.keys.ends) // 4
                 reply = m.Removed(bytes([m.RemoveStatus.RECOVERING]) * count)
-            case m.RemovePrefix():
+            case m.RemovePrefix() | m.RemoveWhere():
                 reply = m.Failure("not_ready", "the master still hears its nodes; try again")
         self._outbox.append(Send(held.asked.session, held.asked.request, reply))

@@ -129,6 +129,7 @@ class MasterMachine:
             m.Report: self._reading.report,
             m.Remove: self._removals.remove,
             m.RemovePrefix: self._removals.remove_prefix,
+            m.RemoveWhere: self._removals.remove_where,
             m.EventsFrom: self._followers.follow,
             m.Drain: self._copies.drain,
             m.Stat: self._stat,
@@ -250,7 +251,7 @@ class MasterMachine:
             self._held.put(asked, message, deadline_ms)
         elif self.recovering and isinstance(message, m.Commit):
             self._held.commit(asked, message, deadline_ms)
-        elif self.recovering and isinstance(message, m.Remove | m.RemovePrefix):
+        elif self.recovering and isinstance(message, m.Remove | m.RemovePrefix | m.RemoveWhere):
             self._held.removal(asked, message)
         else:
             self._answer(asked, message)

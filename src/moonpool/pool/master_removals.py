@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from moonpool.core.errors import BadInput
 from moonpool.pool import messages as m
 from moonpool.pool.catalog.base import Retirement
 from moonpool.pool.catalog.catalog import Catalog, Removal
@@ -88,6 +89,30 @@ class Removals:
                 removals += some
                 retirements += more
         done = m.Done(len(removals))
+        deadline = wait_until(asked.now, call.wait_ms)
+        wait = RetireWait(asked.session, asked.request, deadline, done, lambda _: done)
+        self.wait_for(retirements, removals, wait, asked.now)
+        return None
+
+    def remove_where(self, asked: Asked, call: m.RemoveWhere) -> m.Reply | None:
+        """Among the next LIST_ROWS rows: a bounded step."""
+        if self._orders.full and not call.look:
+            return self._refuse()
+        if call.size_min < 0 or call.size_max < call.size_min:
+            raise BadInput(f"sizes from {call.size_min} to {call.size_max}")
+        table = self._catalog.table
+        cursor = min(max(call.cursor, 0), table.rows_max)
+        rows, cursor = self._catalog.scan(cursor, LIST_ROWS, call.prefix)
+        sizes = table.size[rows]
+        rows = rows[(sizes >= call.size_min) & (sizes <= call.size_max)]
+        if call.contains or call.suffix:
+            keys = [table.key(row) for row in rows.tolist()]
+            fits = [call.contains in key and key.endswith(call.suffix) for key in keys]
+            rows = rows[np.array(fits, np.bool_)]
+        done = m.RemovedWhere(rows.size, int(table.size[rows].sum()), cursor)
+        if call.look or rows.size == 0:
+            return done
+        removals, retirements = self._catalog.remove_rows(rows, asked.now, asked.wall_ms)
         deadline = wait_until(asked.now, call.wait_ms)
         wait = RetireWait(asked.session, asked.request, deadline, done, lambda _: done)
         self.wait_for(retirements, removals, wait, asked.now)

@@ -41,7 +41,9 @@ from moonpool.pool.messages_client import Listed as Listed
 from moonpool.pool.messages_client import Lookup as Lookup
 from moonpool.pool.messages_client import Remove as Remove
 from moonpool.pool.messages_client import Removed as Removed
+from moonpool.pool.messages_client import RemovedWhere as RemovedWhere
 from moonpool.pool.messages_client import RemovePrefix as RemovePrefix
+from moonpool.pool.messages_client import RemoveWhere as RemoveWhere
 from moonpool.pool.messages_client import Reoffer as Reoffer
 from moonpool.pool.messages_client import Reoffered as Reoffered
 from moonpool.pool.messages_client import Report as Report
@@ -83,6 +85,7 @@ ClientRequest = (
     | Touch
     | Report
     | Drain
+    | RemoveWhere
 )
 Reply = (
     Reserved
@@ -93,6 +96,7 @@ Reply = (
     | Found
     | Existence
     | Removed
+    | RemovedWhere
     | Listed
     | Status
     | TopologyIs

@@ -249,3 +249,23 @@ class Drain(msgspec.Struct, array_like=True, frozen=True, tag=31):
 
     node: str
     stop: bool = False
+
+
+class RemoveWhere(msgspec.Struct, array_like=True, frozen=True, tag=32):
+    """Remove what fits all conditions, among some rows from `cursor` on; `look`: only count."""
+
+    prefix: bytes = b""
+    contains: bytes = b""
+    suffix: bytes = b""
+    size_min: int = 0
+    size_max: int = 2**63 - 1
+    look: bool = False
+    cursor: int = 0
+    wait_ms: int = 1000
+    tenant: int = 0
+
+
+class RemovedWhere(msgspec.Struct, array_like=True, frozen=True, tag=33):
+    count: int
+    size: int  # bytes of those objects
+    cursor: int  # where to go on, -1: end

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from moonpool.core import errors
@@ -16,7 +17,7 @@ from moonpool.pool.pins import PinBudget
 from moonpool.pool.ports import Buffer, Status
 from moonpool.pool.protocol import Context, MasterLost, Protocol, ask
 from moonpool.pool.protocol_get import fetch, lookup, touch
-from moonpool.pool.results import Hit, Miss, ObjectInfo, PrefixMatch, RemoveStatus
+from moonpool.pool.results import Hit, Miss, ObjectInfo, PrefixMatch, RemovedWhere, RemoveStatus
 from moonpool.pool.view import View, pinned_view
 
 _REMOVED = {
@@ -134,6 +135,20 @@ def remove_prefix(context: Context, prefix: bytes, wait_s: float) -> Protocol[in
     answered(reply, m.Done)
     assert isinstance(reply, m.Done)
     return reply.count
+
+
+def remove_where(context: Context, where: m.RemoveWhere, wait_s: float) -> Protocol[RemovedWhere]:
+    """In steps, so that the master serves others in between."""
+    context.state.cache.clear()
+    count = size = cursor = 0
+    while cursor >= 0:
+        wait_ms = int(max(0.0, min(wait_s, context.left() * 0.9)) * 1000)
+        step = msgspec.structs.replace(where, cursor=cursor, wait_ms=wait_ms)
+        reply = yield from ask(context, step)
+        answered(reply, m.RemovedWhere)
+        assert isinstance(reply, m.RemovedWhere)
+        count, size, cursor = count + reply.count, size + reply.size, reply.cursor
+    return RemovedWhere(count, size)
 
 
 def list_objects(

@@ -33,6 +33,7 @@ from moonpool.pool.pins import PinBudget
 from moonpool.pool.ports import Buffer, Status
 from moonpool.pool.protocol_put import store
 from moonpool.pool.protocol_session import abort_forgotten
+from moonpool.pool.ranges import Ranges
 from moonpool.pool.results import (
     Answers,
     Bools,
@@ -54,7 +55,7 @@ from moonpool.pool.view import View, copied_view, pinned_view
 IN_FLIGHT_WAIT_S = 1.0  # how long a put waits for another writer of its key, unless told
 
 
-class Pool(Upkeep):
+class Pool(Ranges, Upkeep):
     """A pool of KV objects. Keys are str or bytes (1 to 1,024 bytes); values anything contiguous
     with the buffer protocol. Made by `moonpool.connect` or `Pool.local`; close it, or use `with`.
 

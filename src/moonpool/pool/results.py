@@ -117,6 +117,13 @@ class PrefixMatch:
     local: int  # keys of the run that lie on this host
 
 
+class RemovedWhere(NamedTuple):
+    """How many objects, and how many bytes they had."""
+
+    objects: int
+    size: int
+
+
 class ObjectInfo(NamedTuple):
     key: bytes
     size: int

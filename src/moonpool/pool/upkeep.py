@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from moonpool.pool import operations
+from moonpool.pool.inputs import Key, as_where
+from moonpool.pool.results import RemovedWhere
 from moonpool.pool.shell import Shell
 
 
@@ -21,3 +23,24 @@ class Upkeep:
         """
         timeout = self._timeout_s if timeout_s is None else timeout_s
         return self._shell.run(lambda context: operations.drain(context, node, stop), timeout)
+
+    def remove_where(
+        self,
+        *,
+        prefix: Key = b"",
+        contains: Key = b"",
+        suffix: Key = b"",
+        min_bytes: int = 0,
+        max_bytes: int | None = None,
+        dry_run: bool = False,
+        timeout_s: float | None = None,
+    ) -> RemovedWhere:
+        """Remove every object that fits all the conditions given; with `dry_run` only count them.
+
+        The pool is looked through in steps: what is put meanwhile may or may not be found.
+        """
+        where = as_where(prefix, contains, suffix, min_bytes, max_bytes, dry_run)
+        timeout = self._timeout_s if timeout_s is None else timeout_s
+        return self._shell.run(
+            lambda context: operations.remove_where(context, where, timeout), timeout
+        )
