@@ -93,7 +93,7 @@ $(ENGINES_STAMP): tests/engines/requirements.txt $(STAMP) $(shell find src -name
 
 ## soak      the seeded simulations for long; nothing here runs in CI
 soak: setup
-	$(BIN)/python -m pytest -n 2 -q -m soak --seeds 10000 --timeout 0
+	SOAK_S=600 $(BIN)/python -m pytest -n 2 -q -m soak --seeds 10000 --timeout 0
 
 ## bench     Moonpool and the machine's limits, one JSON object per line
 bench: setup

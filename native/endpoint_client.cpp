@@ -147,7 +147,8 @@ void ClientConnection::drive(Op& op, std::int64_t until_ns) {
   {
     std::unique_lock lock(receive_mutex_);
     intact = !ended_;
-    while (intact && !op.terminal() && monotonic_ns() < sleep_ns) {
+    // Its op may end only after the connection was removed, for which it must not sleep on.
+    while (intact && !op.terminal() && !role_.gone() && monotonic_ns() < sleep_ns) {
       lock.unlock();
       bool readable = role_.sleep(sleep_ns);
       lock.lock();

@@ -61,6 +61,7 @@ class ClientConnection : public Source, public OpDriver, private FrameSink {
   const std::string& address() const { return address_; }
   bool is_unix() const { return address_.rfind("unix:", 0) == 0; }
   std::uint64_t peer_epoch() const { return welcome_.peer_epoch; }
+  const wire::Id16& nonce() const { return welcome_.nonce; }
   Directory directory() const;
   void set_directory(Directory directory);
 

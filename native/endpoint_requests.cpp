@@ -78,6 +78,13 @@ Submission write_raw(Endpoint& endpoint, const ClientConnection& peer, std::uint
   return submission;
 }
 
+Submission fence(Endpoint& endpoint, const ClientConnection& old, std::int64_t deadline_ms) {
+  Submission submission;
+  submission.op = endpoint.make_op(wire::Type::kFence, 0, deadline_ms);
+  submission.target = old.nonce();
+  return submission;
+}
+
 Submission share_region(Endpoint& endpoint, const ClientConnection& peer, std::uint64_t region,
                         std::int64_t deadline_ms) {
   Submission submission;

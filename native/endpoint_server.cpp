@@ -88,7 +88,8 @@ bool ServerConnection::on_header(const wire::Header& header, std::size_t* traile
   if (header.count > options.frame_blocks_max || header.meta_bytes > options.frame_meta_bytes_max ||
       header.payload_bytes > options.frame_payload_bytes_max ||
       (header.flags & ~wire::kFlagsKnown) != 0 ||
-      (header.payload_bytes > 0 && !wire::has_request_payload(type))) {
+      (header.payload_bytes > 0 && !wire::has_request_payload(type)) ||
+      (type == wire::Type::kFence && header.target == client_.nonce)) {
     return false;
   }
   std::uint32_t left = std::min(header.deadline_left_ms, options.deadline_max_ms);

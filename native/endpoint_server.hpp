@@ -29,6 +29,8 @@ class ServerConnection : public Source, private FrameSink {
   void withdraw(const std::function<bool(const wire::Header&)>& which, Status why);
   // Aborts what this connection has claimed in a segment.
   void drop_claims(const SegmentAgent& agent) { claims_.abort(&agent); }
+  // What the client called this connection in its hello; nobody else knows it.
+  const wire::Id16& nonce() const { return client_.nonce; }
 
  private:
   // kHello and kProof wait for the peer's frame, kReady serves, kRefusing sends its last words and

@@ -56,6 +56,7 @@ enum class Type : std::uint8_t {
   kWriteObject = 24,
   kDirectory = 25,
   kShareRegion = 26,
+  kFence = 27,  // ends another connection of the asking client, named by its hello's nonce
 };
 
 // Header flags. A sender sets no others; a receiver refuses what it does not know.

@@ -219,6 +219,7 @@ Welcome say_hello(int fd, const std::string& token, std::uint64_t epoch, std::in
   auto answer = receive_frame(fd, wire::Type::kWelcome, deadline_ns, meta_bytes_max);
   Welcome welcome;
   welcome.peer_epoch = server.epoch;
+  welcome.nonce = client.nonce;
   if (answer.size() < sizeof(Mac) ||
       !same_mac(prove(token, "server", client, server), answer.data())) {
     throw RefusedError("the peer could not prove that it knows the token");

@@ -58,6 +58,7 @@ std::vector<std::uint8_t> hello_frame(wire::Type type, const void* meta, std::si
 
 struct Welcome {
   std::uint64_t peer_epoch = 0;
+  wire::Id16 nonce{};  // ours: the connection's name at the peer
   Directory directory;
 };
 

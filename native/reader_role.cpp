@@ -69,6 +69,11 @@ void ReaderRole::retire() {
   left_.wait(lock, [this] { return !led_; });
 }
 
+bool ReaderRole::gone() const {
+  std::lock_guard lock(mutex_);
+  return gone_;
+}
+
 void ReaderRole::expect() {
   std::lock_guard lock(mutex_);
   unanswered_++;

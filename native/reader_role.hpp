@@ -47,6 +47,9 @@ class ReaderRole {
   void kick();
   void retire();
 
+  // The leader, after each sleep: the connection is about to be removed, and waits for it to leave.
+  bool gone() const;
+
   // Any thread. One more answer will come; `watch` makes sure that somebody reads it.
   void expect();
   void answered();

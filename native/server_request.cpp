@@ -24,6 +24,9 @@ Directory ServerContext::directory() const {
 
 std::unique_ptr<ServerRequest> make_request(ServerContext& context, ConnectionClaims& claims,
                                             const wire::Header& header, std::int64_t deadline_ns) {
+  if (wire::Type{header.type} == wire::Type::kFence) {
+    return make_fence(context, header, deadline_ns);
+  }
   auto request = make_raw_request(context, header, deadline_ns);
   return request ? std::move(request) : make_object_request(context, claims, header, deadline_ns);
 }

@@ -73,6 +73,8 @@ std::unique_ptr<ServerRequest> make_request(ServerContext& context, ConnectionCl
                                             const wire::Header& header, std::int64_t deadline_ns);
 std::unique_ptr<ServerRequest> make_raw_request(ServerContext& context, const wire::Header& header,
                                                 std::int64_t deadline_ns);
+std::unique_ptr<ServerRequest> make_fence(ServerContext& context, const wire::Header& header,
+                                          std::int64_t deadline_ns);
 std::unique_ptr<ServerRequest> make_object_request(ServerContext& context, ConnectionClaims& claims,
                                                    const wire::Header& header,
                                                    std::int64_t deadline_ns);

@@ -202,6 +202,15 @@ OpHandle ping(const Connection& self, std::optional<std::int64_t> deadline_ms) {
   return submit(self, std::move(submission), {});
 }
 
+OpHandle fence_connection(const Connection& self, const Connection& old,
+                          std::optional<std::int64_t> deadline_ms) {
+  if (old->peer == self->peer) {
+    throw std::invalid_argument("a connection cannot fence itself; ask over another one");
+  }
+  return submit(self, fence(self->home->endpoint, *old->peer, deadline_or_default(deadline_ms)),
+                {});
+}
+
 // Waits for an op of the binding's own; throws when it did not end well.
 void finish(const Op& op) {
   if (op.state() == OpState::kDone) return;
@@ -324,6 +333,7 @@ nb::class_<ConnectionHandle> bind_connection(nb::module_& m) {
              self.home->endpoint.close_connection(self.peer);
            })
       .def("ping", ping, "deadline_ms"_a = nb::none())
+      .def("fence", fence_connection, "old"_a, "deadline_ms"_a = nb::none())
       .def("read_raw", raw_transfer<&read_raw>, "region"_a, "remote_offsets"_a, "lengths"_a,
            "buffer"_a, "offsets"_a, "deadline_ms"_a = nb::none(), "checksum"_a = true)
       .def("write_raw", raw_transfer<&write_raw>, "region"_a, "remote_offsets"_a, "lengths"_a,

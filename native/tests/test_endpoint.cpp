@@ -144,6 +144,32 @@ TEST(a_cancelled_write_is_quiet) {
   }
 }
 
+TEST(a_fenced_connection_s_writes_are_over_at_the_peer) {
+  World world(32 << 20);
+  Bytes from(32 << 20, 3);
+  auto other = world.client.connect(world.peer->address(), 5000);
+  auto fence_over = [&](ClientConnection& over, const ClientConnection& old) {
+    Submission submission = fence(world.client, old, -1);
+    auto op = submission.op;
+    over.submit(std::move(submission));
+    op->wait(-1);
+    return op->state();
+  };
+  for (int i = 0; i < 5; i++) {
+    auto op = world.write(from, 0);
+    op->wait(i);
+    CHECK(fence_over(*other, *world.peer) == OpState::kDone);
+    // Nobody writes here any more, whatever the op came to.
+    world.memory.assign(world.memory.size(), 9);
+    op->wait(-1);
+    for (auto byte : world.memory) CHECK_EQ(byte, 9);
+    world.peer = world.client.connect(world.peer->address(), 5000);
+  }
+  CHECK(fence_over(*other, *world.peer) == OpState::kDone);  // idle
+  CHECK(fence_over(*other, *world.peer) == OpState::kDone);  // gone
+  CHECK(fence_over(*other, *other) == OpState::kFailed);     // itself: breaks the protocol
+}
+
 TEST(unregister_is_quiet) {
   World world(8 << 20);
   Bytes to(8 << 20);

@@ -120,7 +120,7 @@ TEST(close_ends_the_ops_of_readers_and_followers) {
   StoppedWorld world;
   std::vector<OpPtr> ops;
   std::vector<std::thread> waiters;
-  for (int i = 0; i < 4; i++) ops.push_back(world.ping());
+  for (int i = 0; i < 4; i++) ops.push_back(world.ping(600'000));
   for (const auto& op : ops) waiters.emplace_back([op] { op->wait(-1); });
   rest();
   world.client->close_connection(world.peer);

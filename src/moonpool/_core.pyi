@@ -666,6 +666,9 @@ class Connection:
     def close(self) -> None:
         """End the connection; its ops are terminal when this returns."""
     def ping(self, deadline_ms: int | None = None) -> Op: ...
+    def fence(self, old: Connection, deadline_ms: int | None = None) -> Op:
+        """Make the peer end `old`, lost or not: once this is DONE nothing sent over it is applied
+        any more. ValueError for this very connection."""
     def read_raw(
         self,
         region: int,

@@ -41,6 +41,7 @@ def test_json_is_one_object_per_finding(capsys: pytest.CaptureFixture[str]) -> N
     assert {"what", "state", "detail", "advice"} == set(rows[0])
     seen = {row["what"] for row in rows}
     assert {"native core", "shared memory", "io_uring", "rdma", "gpu", "master port"} <= seen
+    assert {"NUMA nodes", "interfaces"} <= seen
 
 
 @pytest.mark.usefixtures("small")

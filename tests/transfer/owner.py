@@ -1,16 +1,18 @@
-"""A peer in a process of its own: `python -m tests.transfer.owner FOLDER PORT` offers stamped
-memory, prints its address and epoch as JSON, and ends when its input does.
+"""A peer in a process of its own: `python -m tests.transfer.owner FOLDER PORT HOST...` offers
+stamped memory, prints its addresses and epoch as JSON, and ends when its input does.
 
     kv   1 MiB, shared, writable, layout "kv-blocks" of 4 KiB     stamped(1 MiB, seed 7)
     raw  64 KiB, registered, read-only                            stamped(64 KiB, seed 8)
+    big  16 MiB, registered, writable, only with HOSTs            stamped(16 MiB, seed 9)
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,16 +23,22 @@ from tests.transfer.conftest import stamped
 
 KV_BYTES, RAW_BYTES, BLOCK = 1 << 20, 1 << 16, 4096
 KV_SEED, RAW_SEED = 7, 8
+BIG_BYTES, BIG_SEED = 16 << 20, 9
 
 
-def main(folder: str, port: int) -> None:
-    with Engine(dir=folder) as engine:
+def main(folder: str, port: int, *hosts: str) -> None:
+    with Engine(dir=folder, token=os.environ.get("OWNER_TOKEN", "")) as engine:
         kv = engine.allocate(KV_BYTES, "kv")
         kv.array[:] = stamped(KV_BYTES, KV_SEED)
         kv.blocks(BLOCK, name="kv-blocks")
         engine.register(stamped(RAW_BYTES, RAW_SEED), "raw", writable=False)
+        if hosts:
+            engine.register(stamped(BIG_BYTES, BIG_SEED), "big")
         address = _listen(engine, port)
-        print(json.dumps({"address": address, "epoch": engine.epoch}), flush=True)
+        for host in hosts:
+            engine.listen(host)
+        hello = {"address": address, "epoch": engine.epoch, "addresses": engine.addresses}
+        print(json.dumps(hello), flush=True)
         sys.stdin.read()
 
 
@@ -47,9 +55,11 @@ def _listen(engine: Engine, port: int) -> str:
 class Owner:
     """The test's handle on such a process; a context manager that always ends it."""
 
-    def __init__(self, folder: str, port: int = 0) -> None:
+    def __init__(
+        self, folder: str, port: int = 0, hosts: Sequence[str] = (), within: Sequence[str] = ()
+    ) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.transfer.owner", folder, str(port)],
+            [*within, sys.executable, "-m", "tests.transfer.owner", folder, str(port), *hosts],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -57,6 +67,7 @@ class Owner:
         assert self._process.stdout is not None
         hello = json.loads(self._process.stdout.readline())
         self.address: str = hello["address"]
+        self.addresses: list[str] = hello["addresses"]
         self.epoch: int = hello["epoch"]
         self.port = int(self.address.rpartition(":")[2])
 
@@ -96,4 +107,4 @@ def wait_until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from moonpool import _core
-from moonpool.core.errors import Cancelled, Closed, DeadlineExceeded
+from moonpool.core.errors import Cancelled, Closed, DeadlineExceeded, TooManyOps
 from moonpool.transfer.base import BlockStatus, OpResult, OpState
 from moonpool.transfer.copying import CopyOp, CopyRunner
 from moonpool.transfer.local import LocalTransport
@@ -124,7 +124,22 @@ def test_a_full_queue_fails_the_op() -> None:
     assert busy.transport.submit(request).state is OpState.QUEUED
     refused = busy.transport.submit(request)
     busy.release()
-    assert refused.state is OpState.FAILED
+    assert refused.state is OpState.FAILED and isinstance(refused.error, TooManyOps)
+    assert "queue_ops_max is 1" in str(refused.error)
+    busy.transport.close()
+
+
+def test_copies_that_wait_go_by_priority_then_deadline_then_age() -> None:
+    busy, order = Busy(), list[str]()
+    request = transfer("read", segment(10), segment(10), [(0, 0, 10)])
+    ops = []
+    for name, priority, sooner_s in (("a", 0, 0), ("b", 0, 1), ("c", 1, 0), ("d", 0, 0)):
+        due_s = request.deadline_s - sooner_s
+        op = busy.transport.submit(request._replace(priority=priority, deadline_s=due_s))
+        op.add_done_callback(lambda _, who=name: order.append(who))  # type: ignore[misc]
+        ops.append(op)
+    busy.release()
+    assert all(op.wait() for op in ops) and order == ["c", "b", "a", "d"]
     busy.transport.close()
 
 

@@ -45,11 +45,13 @@ def examine(
     from moonpool.cli.probes.kernel import probe_kernel
     from moonpool.cli.probes.memory import probe_memory
     from moonpool.cli.probes.network import probe_port
+    from moonpool.cli.probes.topology import probe_topology
 
     return [
         *probe_kernel(root),
         *probe_memory(root, node.memory),
         *probe_devices(root),
+        *probe_topology(root),
         probe_port(master.host, master.port),
         *_segments(node.directory, clean),
     ]

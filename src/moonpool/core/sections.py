@@ -9,7 +9,7 @@ from moonpool.core.address import parse_address
 from moonpool.core.admin_section import AdminConfig
 from moonpool.core.config import Schema, Section, setting
 from moonpool.core.engine_section import EngineConfig
-from moonpool.core.errors import BadConfig
+from moonpool.core.errors import BadConfig, did_you_mean
 from moonpool.core.master_section import HOST, TOKEN
 from moonpool.core.master_section import MasterConfig as MasterConfig
 from moonpool.core.master_section import PolicyName as PolicyName
@@ -19,6 +19,7 @@ from moonpool.core.serve_section import ServeConfig
 from moonpool.core.units import BYTES_MAX
 
 DEFAULT_MASTER = "127.0.0.1:7400"
+RAIL_POLICIES = ("affinity", "spread", "single")
 _NODE_NAME = re.compile(r"(\w[\w.-]{0,63})?", re.ASCII)  # also the name of files
 
 
@@ -165,11 +166,73 @@ class TransferConfig(Section, frozen=True, kw_only=True):
         int,
         setting("Ops that may wait for the worker or for a reconnect.", minimum=1, maximum=65_536),
     ] = 1024
+    stripe_bytes: Annotated[
+        int,
+        setting(
+            "Ops from here on are cut into slices when a peer has several rails.",
+            unit="bytes",
+            minimum=4096,
+            maximum=BYTES_MAX,
+        ),
+    ] = 4 << 20
+    slice_bytes: Annotated[
+        int,
+        setting("What a slice carries at most.", unit="bytes", minimum=4096, maximum=BYTES_MAX),
+    ] = 1 << 20
+    striped_ops_max: Annotated[
+        int, setting("Ops in slices that may be open at once.", minimum=1, maximum=65_536)
+    ] = 1024
+    heartbeat_ms: Annotated[
+        int,
+        setting(
+            "How often a peer is asked whether it lives; 0: never.",
+            unit="ms",
+            minimum=0,
+            maximum=60_000,
+        ),
+    ] = 200
+    hang_ms: Annotated[
+        int,
+        setting(
+            "A peer that stops is given up within this time, and its ops end.",
+            unit="ms",
+            minimum=1,
+            maximum=600_000,
+        ),
+    ] = 1000
+
+    rail_policy: Annotated[
+        str,
+        setting(
+            "Which rails an op takes: 'affinity' those whose cards are on the NUMA nodes of its "
+            "memory, 'spread' all alike, 'single' the first one that is up."
+        ),
+    ] = "affinity"
+    rail_pin: Annotated[
+        str,
+        setting("Our interfaces, and peers' hosts or addresses, that may carry data; empty: all."),
+    ] = ""
+    rail_forbid: Annotated[
+        str, setting("Interfaces, hosts or addresses that may not, separated by commas.")
+    ] = ""
 
     @property
     def directory(self) -> Path:
         """`dir`, or the default one of this user."""
         return _directory(self.dir)
+
+    def check(self) -> None:
+        if self.rail_policy not in RAIL_POLICIES:
+            hint = did_you_mean(self.rail_policy, RAIL_POLICIES)
+            raise BadConfig(
+                f"transfer.rail_policy = {self.rail_policy!r} is none of "
+                f"{', '.join(RAIL_POLICIES)}.{hint}"
+            )
+        if self.heartbeat_ms and self.hang_ms < 3 * self.heartbeat_ms:
+            raise BadConfig(
+                f"transfer.hang_ms = {self.hang_ms} leaves no time for an answer when the peer is "
+                f"asked every {self.heartbeat_ms} ms; give at least three times as much"
+            )
 
 
 class HandoffConfig(Section, frozen=True, kw_only=True):

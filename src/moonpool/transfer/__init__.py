@@ -17,6 +17,7 @@ from moonpool.transfer.peer import Peer
 from moonpool.transfer.segment import RemoteSegment, Segment
 from moonpool.transfer.sim import SimTransport
 from moonpool.transfer.sim_link import SimEvent, SimLink
+from moonpool.transfer.topology import Location, Topology, discover
 from moonpool.transfer.view import View
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Layout",
     "LineFlush",
     "LocalTransport",
+    "Location",
     "MappedSegment",
     "Op",
     "OpResult",
@@ -40,8 +42,10 @@ __all__ = [
     "SimEvent",
     "SimLink",
     "SimTransport",
+    "Topology",
     "Transfer",
     "Transport",
     "View",
+    "discover",
     "map_segment",
 ]

@@ -23,6 +23,7 @@ from moonpool.core.errors import (
     DeadlineExceeded,
     MoonpoolError,
     Refused,
+    TooManyOps,
     TransferError,
     Unreachable,
 )
@@ -42,6 +43,7 @@ STATUS_ERRORS: dict[int, type[TransferError]] = {
     BlockStatus.EXPIRED: DeadlineExceeded,
     BlockStatus.UNREACHABLE: Unreachable,
     BlockStatus.REFUSED: Refused,
+    BlockStatus.BUSY: TooManyOps,
     BlockStatus.CANCELLED: Cancelled,
     BlockStatus.PROTOCOL: BadFrame,
 }
@@ -92,7 +94,8 @@ class Transfer(NamedTuple):
 
     `remote` is a Segment for transfers inside one process. Offsets and lengths are u64[n], in
     bytes, contiguous and inside both segments; `nbytes` is the sum of the lengths. `deadline_s` is
-    a moment on the engine's monotonic clock.
+    a moment on the engine's monotonic clock. Transports that let ops wait take the higher
+    `priority` first, then the earlier deadline.
     """
 
     kind: str  # "read" or "write"
@@ -104,6 +107,7 @@ class Transfer(NamedTuple):
     nbytes: int
     deadline_s: float
     checksum: bool
+    priority: int = 0
 
 
 class OpResult(NamedTuple):

@@ -2,12 +2,14 @@
 ones on one worker thread, so that submitting never blocks for long. The GIL is released throughout.
 """
 
+import itertools
+import math
 import queue
 import threading
 from typing import Any
 
 from moonpool import _core
-from moonpool.core.errors import Closed, TransferError
+from moonpool.core.errors import Closed, TooManyOps, TransferError
 from moonpool.transfer.base import BlockStatus, OpState, Transfer
 from moonpool.transfer.op import Op, cancelled, expired
 from moonpool.transfer.segment import RemoteSegment, Segment
@@ -92,7 +94,10 @@ class CopyRunner:
 
     def __init__(self, inline_bytes: int = 2 << 20, queue_ops_max: int = 1024) -> None:
         self.inline_bytes = inline_bytes
-        self._queue: queue.Queue[CopyOp | None] = queue.Queue(queue_ops_max)
+        # -priority, deadline, age: the most urgent first. None ends the worker.
+        self._queue: queue.PriorityQueue[tuple[float, float, int, CopyOp | None]]
+        self._queue = queue.PriorityQueue(queue_ops_max)
+        self._ages = itertools.count()
         self._worker: threading.Thread | None = None
         self._running: CopyOp | None = None
         self._lock = threading.Lock()
@@ -113,10 +118,16 @@ class CopyRunner:
                 )
                 self._worker.start()
             try:
-                self._queue.put_nowait(op)
+                transfer = op.transfer
+                urgency = (-transfer.priority, transfer.deadline_s, next(self._ages))
+                self._queue.put_nowait((*urgency, op))
             except queue.Full:
-                full = f"{self._queue.maxsize} copies are waiting already; wait for some of them"
-                op.drop(TransferError(full))
+                full = self._queue.maxsize
+                op.drop(
+                    TooManyOps(
+                        f"{full} copies wait already: queue_ops_max is {full}; wait for some"
+                    )
+                )
 
     def close(self) -> None:
         """Cancels what runs and what waits; quiet when it returns."""
@@ -126,16 +137,16 @@ class CopyRunner:
             self._closed = True
             worker = self._worker
             while not self._queue.empty():
-                if (waiting := self._queue.get_nowait()) is not None:
+                if (waiting := self._queue.get_nowait()[-1]) is not None:
                     waiting.drop(Closed("the engine was closed"))
         if worker is not None:
             if (running := self._running) is not None:
                 running.cancel()
-            self._queue.put(None)
+            self._queue.put((math.inf, math.inf, next(self._ages), None))
             worker.join()
 
     def _work(self) -> None:
-        while (op := self._queue.get()) is not None:
+        while (op := self._queue.get()[-1]) is not None:
             self._running = op
             op.run()
             self._running = op = None

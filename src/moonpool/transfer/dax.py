@@ -48,6 +48,7 @@ class MappedSegment(Segment):
         self.path = path
         self.offset = offset
         self.cost_class: CostClass = traits.pop("cost_class")
+        self.device = str(path)
         self.flush: FlushHook | None = traits.pop("flush")
         super().__init__(np.frombuffer(mapping, dtype=np.uint8), **traits)
 

@@ -1,16 +1,18 @@
 """The engine: this process's registered memory, its peers, and transfers between the two."""
 
+import itertools
+import math
 import os
 import secrets
 import threading
 import weakref
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from moonpool import _core
-from moonpool.core.address import parse_address
+from moonpool.core.address import Address, parse_address
 from moonpool.core.errors import (
-    BadConfig,
     BadInput,
     Closed,
     MoonpoolError,
@@ -20,26 +22,40 @@ from moonpool.core.errors import (
 )
 from moonpool.core.open_door import refuse_open_door
 from moonpool.core.sections import TransferConfig
-from moonpool.transfer.base import OpState, Transfer, Transport
+from moonpool.transfer.base import OpState, Transport
 from moonpool.transfer.copying import CopyRunner
 from moonpool.transfer.cost import CostClass
 from moonpool.transfer.dax import MappedSegment
-from moonpool.transfer.explain import TRANSPORTS, Choice, explain, reasons
+from moonpool.transfer.dispatch import configured, dispatch, policy_of
+from moonpool.transfer.explain import TRANSPORTS, Choice, explain
 from moonpool.transfer.flush import FlushHook
+from moonpool.transfer.keeper import Keeper
 from moonpool.transfer.link import Link
 from moonpool.transfer.local import LocalTransport
 from moonpool.transfer.native_errors import NATIVE_ERRORS, translated
 from moonpool.transfer.op import Op, Tally
 from moonpool.transfer.peer import Peer
+from moonpool.transfer.peer_rails import rail_limits
+from moonpool.transfer.rail_runner import RailRunner
 from moonpool.transfer.registry import Registry
 from moonpool.transfer.relay import RelayedOp
-from moonpool.transfer.request import LocalTarget, Target, checked_deadline, checked_transfer
+from moonpool.transfer.request import (
+    LocalTarget,
+    Target,
+    checked_deadline,
+    checked_priority,
+    checked_transfer,
+)
 from moonpool.transfer.segment import Segment
 from moonpool.transfer.shm import ShmTransport
 from moonpool.transfer.tcp import CompletionPump, TcpTransport
 
 # The engines of this process by epoch: a peer found here is reached by memcpy.
 _ENGINES: "weakref.WeakValueDictionary[int, Engine]" = weakref.WeakValueDictionary()
+
+
+# How long a connect waits for rails beside the first one; they may come later, too.
+_DIAL_S = 0.25
 
 
 class Engine:
@@ -50,23 +66,31 @@ class Engine:
     """
 
     def __init__(self, config: TransferConfig | None = None, **options: Any) -> None:
-        self.config = _configured(config, options)
+        self.config = configured(config, options)
         self.epoch = secrets.randbits(64) | 1
         self.connect_timeout_s = self.config.connect_timeout_ms / 1000
         self.queue_ops_max = self.config.queue_ops_max
         self.closed = False
         self.address = ""
+        self.addresses: list[str] = []
         self._deadline_s = self.config.deadline_ms / 1000
         self._endpoint = _core.Endpoint(self.epoch, self.config.token.encode())
         self._registry = Registry(self._endpoint)
         self._lock = threading.RLock()
         self._peers: list[Peer] = []
         self._tally = Tally()
-        runner = CopyRunner(self.config.inline_bytes, self.queue_ops_max)
+        self.heartbeat_s = self.config.heartbeat_ms / 1000
+        self.patience_s = self.config.hang_ms / 1000 - 2 * self.heartbeat_s
+        self.pump = CompletionPump(self._endpoint)
+        self.runner = RailRunner(self.epoch, rail_limits(self.config))
+        self.rail_policy = policy_of(self.config)
+        self._keeper = Keeper(self)
+        self._lives = itertools.count()
+        copies = CopyRunner(self.config.inline_bytes, self.queue_ops_max)
         self._transports: dict[str, Transport] = {
-            "local": LocalTransport(runner),
-            "shm": ShmTransport(runner),
-            "tcp": TcpTransport(CompletionPump(self._endpoint)),
+            "local": LocalTransport(copies),
+            "shm": ShmTransport(copies),
+            "tcp": TcpTransport(self.pump),
         }
         _ENGINES[self.epoch] = self
 
@@ -118,38 +142,49 @@ class Engine:
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Lets peers in over TCP, and over a UNIX socket for shared memory; returns the address.
 
-        Port 0 takes any free one. Beyond loopback a token is needed. Raises BadConfig,
-        Unreachable when the port is taken.
+        Port 0 takes any free one. Beyond loopback a token is needed. Called again it listens on one
+        more host: peers are told all `addresses`, and take each for a rail; `address` is the first.
+        Raises BadConfig, BadInput for a host that it listens on already, Unreachable when the port
+        is taken.
         """
         self._require_open()
         if not isinstance(port, int) or not 0 <= port <= 65535:
             raise BadInput(f"a port is 0 to 65535, not {port!r}")
         refuse_open_door("transfer", host, self.config.token)
         with self._lock:
-            if self.address:
-                raise BadInput(f"this engine listens on {self.address} already")
+            taken = next((one for one in self.addresses if parse_address(one).host == host), None)
+            if taken is not None:
+                raise BadInput(f"this engine listens on {taken} already")
             try:
                 bound = self._endpoint.listen_tcp(host, port)
-                if self.config.shared_memory:
+                if self.config.shared_memory and not self._registry.unix_path:
                     self._registry.unix_path = self._listen_unix()
             except NATIVE_ERRORS as error:
                 raise translated(error, f"cannot listen on {host}:{port}") from None
-            self._registry.publish()
-            self.address = f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
-            return self.address
+            bound_to = str(Address(host, bound))
+            self.addresses.append(bound_to)
+            self.address = self.address or bound_to
+            self._registry.announce(self.addresses)
+            return bound_to
 
-    def connect(self, address: str, timeout: float | None = None) -> Peer:
+    def connect(
+        self, address: str, timeout: float | None = None, rails: Sequence[str] | None = None
+    ) -> Peer:
         """A peer at "host:port" or "unix:/path", after the hello.
 
-        Raises Unreachable, DeadlineExceeded after `timeout` seconds, Refused (wrong token),
-        ProtocolMismatch.
+        `rails` are more addresses of the same process; by default those that it announces. One
+        that does not answer is tried again in the background. Raises Unreachable,
+        DeadlineExceeded after `timeout` seconds, Refused (wrong token), ProtocolMismatch.
         """
         self._require_open()
-        parse_address(address)
+        for one in (address, *(rails or ())):
+            parse_address(one)
         timeout_s = self.connect_timeout_s if timeout is None else checked_deadline(timeout)
-        peer = Peer(self, address, self.open_link(address, timeout_s))
+        peer = Peer(self, address, self.open_link(address, timeout_s), rails)
         with self._lock:
             self._peers.append(peer)
+        peer.rails.dial_all(min(_DIAL_S, timeout_s))
+        self._keeper.watch(peer)
         return peer
 
     def read(
@@ -162,16 +197,19 @@ class Engine:
         deadline: float | None = None,
         checksum: bool | None = None,
         transport: str | None = None,
+        priority: int = 0,
     ) -> Op:
         """Copies blocks of `src` (a peer's, or this process's) into `dst`; returns at once.
 
         For a layout the ids are an int or a 1-D integer array (None: all blocks); for a segment
         they are (offsets, lengths). Block i of `src_ids` goes to block i of `dst_ids`; they must be
         equally long. Destination blocks must not overlap. `deadline` in seconds, default 5;
-        `transport` allows only that one. Raises BadInput before anything is sent; what the world
+        `transport` allows only that one. What waits for a peer goes by the higher `priority`, then
+        by the earlier deadline. Raises BadInput before anything is sent; what the world
         does (dead peer, lost bytes) is in the op.
         """
-        return self._submit("read", dst, dst_ids, src, src_ids, deadline, checksum, transport)
+        how = (deadline, checksum, transport, priority)
+        return self._submit("read", dst, dst_ids, src, src_ids, *how)
 
     def write(
         self,
@@ -183,18 +221,27 @@ class Engine:
         deadline: float | None = None,
         checksum: bool | None = None,
         transport: str | None = None,
+        priority: int = 0,
     ) -> Op:
         """Copies blocks of our `src` into `dst` of a peer; otherwise as read().
 
         DONE means that the bytes stand in the peer's memory. After any other end the destination
         blocks whose status is not OK may hold old, new or mixed bytes.
         """
-        return self._submit("write", src, src_ids, dst, dst_ids, deadline, checksum, transport)
+        how = (deadline, checksum, transport, priority)
+        return self._submit("write", src, src_ids, dst, dst_ids, *how)
 
-    def explain(self, target: Target, nbytes: int | None = None, blocks: int = 1) -> list[Choice]:
+    def explain(
+        self,
+        target: Target,
+        nbytes: int | None = None,
+        blocks: int = 1,
+        local: Segment | None = None,
+    ) -> list[Choice]:
         """How a transfer of `blocks` blocks, `nbytes` in all (default: the whole target), would go
-        to or from `target`, and why; usable transports first, in the order they are tried."""
-        return explain(target, nbytes, blocks)
+        to or from `target`, and why; usable transports first, in the order they are tried. Of
+        several rails each has its place, for memory like that of `local`."""
+        return explain(target, nbytes, blocks, local)
 
     def stats(self) -> dict[str, Any]:
         """Counts since the start: `ops` by transport and state (an op counts once somebody has
@@ -220,12 +267,14 @@ class Engine:
                 return
             self.closed = True
             peers = list(self._peers)
+        self._keeper.close()
         for peer in peers:
             peer.close()
         self._registry.close()
         self._transports["local"].close()
         self._endpoint.close()
         self._transports["tcp"].close()
+        self.runner.close()
 
     def __enter__(self) -> Self:
         return self
@@ -247,6 +296,21 @@ class Engine:
         self._require_open()
         return Link(self._endpoint, address, timeout_s, self.config.shared_memory)
 
+    def dial(self, address: str, timeout_s: float) -> _core.Connection:
+        """For rails and heartbeats: a bare connection. Raises TransferError."""
+        try:
+            return self._endpoint.connect(address, math.ceil(timeout_s * 1000))
+        except NATIVE_ERRORS as error:
+            raise translated(error, f"cannot connect to {address}") from None
+
+    def life_name(self) -> str:
+        """For peers: a name that no other life of a peer has."""
+        return f"life-{next(self._lives)}"
+
+    def lives_here(self, epoch: int) -> bool:
+        """For peers: the engine with this epoch is one of this process."""
+        return epoch in _ENGINES
+
     def shared_with(self, epoch: int) -> dict[int, Segment]:
         """For peers: the visible segments, by region, of the engine with this epoch if it lives in
         this process; the dict changes as that engine's segments do."""
@@ -258,6 +322,7 @@ class Engine:
         with self._lock:
             if peer in self._peers:
                 self._peers.remove(peer)
+        self._keeper.forget(peer)
 
     def relay(self, op: RelayedOp, via: str | None, error: MoonpoolError | None) -> None:
         """For peers: the connection `op` waited for is there, or cannot be had."""
@@ -265,7 +330,7 @@ class Engine:
             typed = error if isinstance(error, TransferError) else Unreachable(str(error))
             op.settle(OpState.FAILED, error=typed, only_from=OpState.QUEUED)
         elif op.post():
-            op.relay(self._dispatch(op.transfer, via, again=True))
+            op.relay(dispatch(self._transports, op.transfer, via, again=True))
 
     def _submit(
         self,
@@ -277,6 +342,7 @@ class Engine:
         deadline: float | None,
         checksum: bool | None,
         via: str | None,
+        priority: int,
     ) -> Op:
         self._require_open()
         if via is not None and via not in TRANSPORTS:
@@ -286,33 +352,14 @@ class Engine:
         transfer = checked_transfer(
             kind, local, local_ids, remote, remote_ids, deadline_s, checksum
         )
-        op = self._dispatch(transfer, via)
+        if priority:
+            transfer = transfer._replace(priority=checked_priority(priority))
+        op = dispatch(self._transports, transfer, via)
         op.count_in(self._tally)
         if not op.last_state.terminal:
             transfer.local.hold(op)
             if isinstance(transfer.remote, Segment):
                 transfer.remote.hold(op)
-        return op
-
-    def _dispatch(self, transfer: Transfer, via: str | None, again: bool = False) -> Op:
-        """Hands the transfer to the best transport; the next one takes over what a transport
-        cannot even begin. `again`: the connection was just made, so a loss is final."""
-        remote = transfer.remote
-        if isinstance(remote, Segment):
-            return self._transports["local"].submit(transfer)
-        peer = remote.peer
-        if (refusal := peer.refusal(remote)) is not None:
-            return _failed(transfer, refusal)
-        if not again and not peer.alive:
-            return peer.submit_later(transfer, via)
-        offered = peer.offers(remote)
-        if via is not None and via not in offered:
-            text = f"{via} cannot reach {remote!r}: {reasons(remote)[via]}"
-            return _failed(transfer, TransferError(text))
-        for name in offered if via is None else (via,):
-            op = self._transports[name].submit(transfer)
-            if op.last_state is not OpState.FAILED or not isinstance(op.error, Unreachable):
-                break
         return op
 
     def _listen_unix(self) -> str:
@@ -325,19 +372,3 @@ class Engine:
     def _require_open(self) -> None:
         if self.closed:
             raise Closed("this engine is closed; make a new one")
-
-
-def _configured(config: TransferConfig | None, options: dict[str, Any]) -> TransferConfig:
-    if config is not None and options:
-        raise BadConfig("give a TransferConfig or options by name, not both")
-    known = [setting.name for setting in TransferConfig.settings()]
-    for name in options:
-        if name not in known:
-            raise BadConfig(f"unknown engine option '{name}'.{did_you_mean(name, known)}")
-    return config if config is not None else TransferConfig(**options)
-
-
-def _failed(transfer: Transfer, error: TransferError) -> Op:
-    op = Op(transfer, "none")
-    op.settle(OpState.FAILED, error=error)
-    return op

@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 from moonpool.transfer.cost import MEDIUM_COSTS, MediumCost
 from moonpool.transfer.layout import Layout
 from moonpool.transfer.segment import RemoteSegment, Segment
+from moonpool.transfer.topology import UNKNOWN_NODE
 
 TRANSPORTS: Final = ("local", "shm", "tcp")
 
@@ -14,16 +15,23 @@ _COSTS: Final = {"local": (1.0, 0.05, 0.12), "shm": (1.5, 0.05, 0.15), "tcp": (1
 
 class Choice(NamedTuple):
     """One line of Engine.explain(): whether `transport` can reach the segment and `why` (not).
-    `estimate_us` is what the asked transfer would take, roughly."""
+    `estimate_us` is what the asked transfer would take, roughly. A peer with several ways to it has
+    a line for each: `rail` is its address, and `rank` its place (-1: forbidden); of those that are
+    up only the ones of the least rank carry data."""
 
     transport: str
     usable: bool
     estimate_us: float
     why: str
+    rail: str = ""
+    rank: int = 0
 
 
 def explain(
-    target: Layout | RemoteSegment | Segment, nbytes: int | None, blocks: int
+    target: Layout | RemoteSegment | Segment,
+    nbytes: int | None,
+    blocks: int,
+    local: Segment | None = None,
 ) -> list[Choice]:
     """See Engine.explain."""
     segment = target.segment if isinstance(target, Layout) else target
@@ -35,7 +43,28 @@ def explain(
         Choice(name, name in offered, _estimate_us(name, medium, blocks, size), why[name])
         for name in TRANSPORTS
     ]
+    if isinstance(segment, RemoteSegment) and len(segment.peer.rails.paths) > 1:
+        near_node = UNKNOWN_NODE if local is None else local.location.numa_node
+        choices[-1:] = _rails(segment, choices[-1], near_node)
     return sorted(choices, key=lambda choice: not choice.usable)
+
+
+def _rails(segment: RemoteSegment, tcp: Choice, near_node: int) -> list[Choice]:
+    """`tcp` for each rail, the best first."""
+    rails = segment.peer.rails
+    lines = {line.address: line for line in rails.lines}
+    views = rails.views()
+    choices = list[Choice]()
+    for address, rank, why in rails.rankings(near_node, segment.location.numa_node):
+        if rank is None:
+            choices.append(tcp._replace(usable=False, why=why, rail=address, rank=-1))
+            continue
+        line, view = lines[address], views.get(address)
+        state = f"down ({line.why})" if not line.up or view is None else view.state.value
+        usable = tcp.usable and line.up
+        why = f"rank {rank}, {state}; {why}"
+        choices.append(tcp._replace(usable=usable, why=why, rail=address, rank=rank))
+    return choices
 
 
 def reasons(segment: Segment | RemoteSegment) -> dict[str, str]:
@@ -48,7 +77,11 @@ def reasons(segment: Segment | RemoteSegment) -> dict[str, str]:
     return {
         "local": "the peer is this process" if here else "the peer is another process",
         "shm": peer.why_no_shm(segment) or "same host, and the peer shares this memory",
-        "tcp": "always there" if peer.alive else "the connection is lost; the next op makes it",
+        "tcp": f"the peer hangs: {peer.hung}"
+        if peer.hung
+        else "always there"
+        if peer.alive
+        else "the connection is lost; the next op makes it",
     }
 
 

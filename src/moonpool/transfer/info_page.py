@@ -15,6 +15,8 @@ import numpy as np
 from moonpool import _core
 from moonpool.core.errors import BadFrame, BadInput
 from moonpool.transfer.base import U8
+from moonpool.transfer.cost import CostClass
+from moonpool.transfer.topology import Nic
 
 PAGE_NAME = "moonpool.engine"
 PAGE_BYTES = 65_536
@@ -31,13 +33,26 @@ class LayoutInfo(msgspec.Struct, array_like=True, frozen=True):
     offset: int
 
 
-class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """`host` is the host identity, `unix_path` where descriptors are handed out ('' nowhere)."""
+class PlaceInfo(msgspec.Struct, array_like=True, frozen=True):
+    """A segment's NUMA node (-1: not known), device and cost class."""
+
+    numa_node: int
+    device: str
+    cost_class: CostClass
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`host` is the host identity, `unix_path` where descriptors are handed out ('' nowhere);
+    `addresses` is where the engine listens, "host:port" each, `nics` its interfaces there,
+    `places` where segments are that are not just somewhere in DRAM."""
 
     host: str
     pid: int
     unix_path: str = ""
     layouts: dict[str, LayoutInfo] = {}
+    addresses: list[str] = []
+    nics: dict[str, Nic] = {}
+    places: dict[str, PlaceInfo] = {}
 
 
 _decoder = msgspec.msgpack.Decoder(EngineInfo)

@@ -11,6 +11,7 @@ from moonpool.core.errors import BadFrame, MoonpoolError, Unreachable
 from moonpool.core.host import host_id
 from moonpool.transfer.info_page import PAGE_BYTES, PAGE_NAME, EngineInfo, read_page
 from moonpool.transfer.native_errors import NATIVE_ERRORS, translated
+from moonpool.transfer.topology import SOMEWHERE, Location
 
 _PAGE_TRIES = 8
 
@@ -59,9 +60,21 @@ class Link:
     def alive(self) -> bool:
         return self.connection.alive
 
-    def refresh(self, timeout_s: float) -> None:
-        """Reads the directory again and maps what is new. Raises TransferError."""
+    def location_of(self, name: str) -> Location:
+        """Where the peer says that its segment is."""
+        if self.info is None:
+            return SOMEWHERE
+        place = self.info.places.get(name)
+        if place is None:
+            return Location(self.info.host)
+        return Location(self.info.host, place.numa_node, place.device, place.cost_class)
+
+    def refresh(self, timeout_s: float, connection: _core.Connection | None = None) -> None:
+        """Reads the directory again, from now on over `connection` if one is given, and maps what
+        is new. Raises TransferError."""
         self._until_s = time.monotonic() + timeout_s
+        if connection is not None:
+            self.connection = connection
         try:
             self.connection.refresh(self._left_ms())
             self._describe()

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,12 +14,15 @@ from moonpool.core.errors import (
     DeadlineExceeded,
     MoonpoolError,
     PeerRestarted,
+    TooManyOps,
     TransferError,
     did_you_mean,
 )
 from moonpool.transfer.base import OpState, Transfer
+from moonpool.transfer.keeper import Heartbeat
 from moonpool.transfer.layout import Layout, resolve
 from moonpool.transfer.link import Link
+from moonpool.transfer.peer_rails import PeerRails, path_to, planned
 from moonpool.transfer.relay import RelayedOp
 from moonpool.transfer.segment import RemoteSegment, Segment
 from moonpool.transfer.view import View
@@ -37,9 +41,12 @@ class Peer:
     When another process answers then, `epoch` changes and old descriptors fail with PeerRestarted.
     """
 
-    def __init__(self, engine: "Engine", address: str, link: Link) -> None:
+    def __init__(
+        self, engine: "Engine", address: str, link: Link, addresses: Sequence[str] | None = None
+    ) -> None:
         self.address = address
         self.closed = False
+        self._addresses = addresses
         self._engine = engine
         self._lock = threading.Lock()
         self._waiting: list[tuple[RelayedOp, str | None]] = []
@@ -47,6 +54,11 @@ class Peer:
         self._link = link
         self._segments: dict[str, RemoteSegment] = {}
         self._own: dict[int, Segment] = {}
+        # Why it is held to hang, '' when it is not.
+        self.hung = ""
+        self.hearts: list[Heartbeat] = []
+        self._silent: frozenset[str] = frozenset()
+        self.rails = self._rails_over(link)
         self._install(link)
 
     @property
@@ -56,8 +68,10 @@ class Peer:
 
     @property
     def alive(self) -> bool:
-        """False once the connection is known to be lost; a peer that hangs is alive still."""
-        return not self.closed and self._link.alive
+        """False once all connections are known to be lost, or the peer is held to hang."""
+        if self.closed or self.hung:
+            return False
+        return self._link.alive or self.rails.living() is not None
 
     @property
     def segments(self) -> dict[str, RemoteSegment]:
@@ -72,8 +86,17 @@ class Peer:
 
     @property
     def connection(self) -> _core.Connection:
-        """For the tcp transport."""
-        return self._link.connection
+        """For questions to the peer: the first one that lives."""
+        connection = self._link.connection
+        return connection if connection.alive else self.rails.living() or connection
+
+    @property
+    def data_connection(self) -> _core.Connection | None:
+        """For the tcp transport: the first that lives, of those that the policy lets carry data."""
+        connection = self._link.connection
+        if self.rails.primary and connection.alive:
+            return connection
+        return self.rails.living() or (connection if self.rails.primary else None)
 
     def mapping(self, segment: RemoteSegment) -> _core.SharedRegion | None:
         """For the shm transport: the peer's memory in our address space."""
@@ -83,9 +106,17 @@ class Peer:
         """For the local transport: the segment itself, when the peer is this very process."""
         return self._own.get(segment.region) if segment.epoch == self._link.epoch else None
 
+    @property
+    def is_here(self) -> bool:
+        """The peer is an engine of this very process."""
+        return self._engine.lives_here(self._link.epoch)
+
     def offers(self, segment: RemoteSegment) -> tuple[str, ...]:
         """Transports that can reach `segment` now, best first."""
-        names = _SHM_AND_TCP if segment.region in self._link.mappings else _TCP
+        mapped = segment.region in self._link.mappings
+        names: tuple[str, ...] = _SHM_AND_TCP if mapped else _TCP
+        if self.hung:
+            names = names[:-1]
         return ("local", *names) if self.local_segment(segment) is not None else names
 
     def why_no_shm(self, segment: RemoteSegment) -> str:
@@ -95,11 +126,12 @@ class Peer:
         return self._link.shm_reason or "the segment is registered memory, not allocated to share"
 
     def segment(self, name: str) -> RemoteSegment:
-        """The current descriptor of a segment; asks the peer when it is not known yet.
+        """The current descriptor of a segment; asks the peer when it is not known yet. One that
+        hangs is not asked for what is known.
 
         Raises BadInput when the peer has none of that name, TransferError when it cannot be asked.
         """
-        if name not in self._segments or not self.alive:
+        if name not in self._segments or not (self.alive or self.hung):
             self.refresh()
         if name not in self._segments:
             hint = did_you_mean(str(name), self._segments)
@@ -108,7 +140,8 @@ class Peer:
 
     def layout(self, name: str) -> Layout:
         """A layout the peer published: `segment.blocks(..., name=name)`. Raises as segment()."""
-        if self._link.info is None or name not in self._link.info.layouts or not self.alive:
+        known = self._link.info is not None and name in self._link.info.layouts
+        if not known or not (self.alive or self.hung):
             self.refresh()
         layouts = self._link.info.layouts if self._link.info is not None else {}
         if name not in layouts:
@@ -122,8 +155,8 @@ class Peer:
         """Asks the peer what it offers now; connects again first if that is needed."""
         self._require_open()
         timeout = self._engine.connect_timeout_s if timeout is None else timeout
-        if self._link.alive:
-            self._link.refresh(timeout)
+        if self.alive:
+            self._link.refresh(timeout, self.connection)
             self._install(self._link)
         else:
             self._install(self._engine.open_link(self.address, timeout))
@@ -155,6 +188,7 @@ class Peer:
             waiting, self._waiting = self._waiting, []
         for op, _ in waiting:
             op.settle(OpState.FAILED, error=self._closed_error(), only_from=OpState.QUEUED)
+        self.rails.close()
         self._link.close()
         self._engine.forget(self)
 
@@ -169,13 +203,47 @@ class Peer:
             )
         return None
 
+    @property
+    def addresses(self) -> list[str]:
+        """Where it is known to listen; the first is the one we were given."""
+        return [path.address for path in self.rails.paths]
+
+    def fall_silent(self, address: str, why: str) -> None:
+        """For the keeper: nobody answers there. When none does, the peer hangs: its ops end now,
+        and only its shared memory can be used."""
+        with self._lock:
+            self._silent = self._silent | {address}
+            if self._silent.issuperset(self.addresses):
+                # Before its ops end, so that who sees one fail knows why the next will, too.
+                self.hung = why
+        self.rails.cut(address, f"{address} is silent: {why}")
+        if address == self.address:
+            self._link.connection.close()
+        if self.hung:
+            self.rails.cut_all(f"{self.address} hangs: {why}")
+            self._link.connection.close()
+
+    def speak(self, address: str) -> None:
+        """For the keeper: somebody answers there, or it is dead: the next op will see."""
+        with self._lock:
+            self._silent = self._silent - {address}
+        self.hung = ""
+
+    def spare(self) -> list[_core.Connection]:
+        """For fences: the heartbeats' connections."""
+        connections = [heart.connection for heart in self.hearts]
+        return [connection for connection in connections if connection is not None]
+
     def submit_later(self, transfer: Transfer, via: str | None) -> RelayedOp:
         """An op that waits for one attempt to connect again."""
         op = RelayedOp(transfer)
         with self._lock:
             if len(self._waiting) >= self._engine.queue_ops_max:
-                full = f"{len(self._waiting)} ops wait for {self.address} already"
-                op.settle(OpState.FAILED, error=TransferError(full))
+                full = (
+                    f"{len(self._waiting)} ops wait for {self.address} already: queue_ops_max is "
+                    f"{self._engine.queue_ops_max}; wait for some"
+                )
+                op.settle(OpState.FAILED, error=TooManyOps(full))
                 return op
             self._waiting.append((op, via))
             if self._reviver is None:
@@ -184,6 +252,13 @@ class Peer:
                 )
                 self._reviver.start()
         return op
+
+    def _rails_over(self, link: Link) -> PeerRails:
+        announced = link.info.addresses if link.info is not None else []
+        nics = link.info.nics if link.info is not None else {}
+        wanted = announced if self._addresses is None else self._addresses
+        paths = [path_to(one, nics.get(one)) for one in planned(self.address, wanted)]
+        return PeerRails(self._engine, self._engine.life_name(), link.epoch, paths, self.spare)
 
     def _revive(self) -> None:
         give_up_s = time.monotonic() + self._engine.connect_timeout_s
@@ -225,6 +300,9 @@ class Peer:
                 link.close()
                 return
             self._link = link
+            rails = self.rails
+            if rails.epoch != link.epoch:
+                self.rails = self._rails_over(link)
             self._own = self._engine.shared_with(link.epoch)
             kept = self._segments if old.epoch == link.epoch else {}
             self._segments = {
@@ -237,11 +315,15 @@ class Peer:
                     nbytes=offer.nbytes,
                     writable=offer.writable,
                     shared=offer.shared,
+                    location=link.location_of(name),
                 )
                 for name, offer in link.offers.items()
             }
         if old is not link:
             old.close()
+        if rails is not self.rails:
+            rails.close()
+        self.rails.adopt(link.connection)
 
     def _copied(self, segment: RemoteSegment, offset: int, length: int) -> View:
         memory = Segment(np.empty(length, dtype=np.uint8), name="view")
@@ -254,7 +336,7 @@ class Peer:
             raise self._closed_error()
 
     def _require_current(self, segment: RemoteSegment) -> None:
-        if not self.closed and not self._link.alive:
+        if not self.closed and not self.alive and not self.hung:
             self.refresh()
         if (error := self.refusal(segment)) is not None:
             raise error
@@ -263,7 +345,7 @@ class Peer:
         return Closed(f"the connection to {self.address} was closed; connect again")
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else "alive" if self.alive else "lost"
+        state = "closed" if self.closed else "alive" if self.alive else self.hung or "lost"
         return f"<Peer {self.address}, epoch {self.epoch:016x}, {state}>"
 
 

@@ -7,13 +7,17 @@ from typing import Any
 import numpy as np
 
 from moonpool import _core
+from moonpool.core.address import Address, is_loopback, parse_address
 from moonpool.core.errors import BadInput
 from moonpool.core.host import host_id
+from moonpool.transfer.cost import CostClass
 from moonpool.transfer.dax import MappedSegment, map_segment
-from moonpool.transfer.info_page import PAGE_NAME, EngineInfo, InfoPage, LayoutInfo
+from moonpool.transfer.info_page import PAGE_NAME, EngineInfo, InfoPage, LayoutInfo, PlaceInfo
 from moonpool.transfer.native_errors import NATIVE_ERRORS, translated
+from moonpool.transfer.netlink import interface_of, own_addresses
 from moonpool.transfer.room import require_room
 from moonpool.transfer.segment import Segment, check_name
+from moonpool.transfer.topology import Nic, this_machine
 
 _RESERVED = "moonpool."
 
@@ -25,6 +29,8 @@ class Registry:
         self.segments: dict[str, Segment] = {}
         self.regions: dict[int, Segment] = {}
         self.unix_path = ""
+        self.addresses: list[str] = []
+        self.nics: dict[str, Nic] = {}
         self._endpoint = endpoint
         self._lock = threading.RLock()
         self._private = 0
@@ -77,6 +83,7 @@ class Registry:
             segment.region = self._endpoint.register(segment.buffer, name, writable)
             self.segments[name] = segment
             self.regions[segment.region] = segment
+            self.publish()
             return segment
 
     def publish(self) -> None:
@@ -93,9 +100,34 @@ class Registry:
                     )
             self._page.publish(
                 EngineInfo(
-                    host=host_id(), pid=os.getpid(), unix_path=self.unix_path, layouts=layouts
+                    host=host_id(),
+                    pid=os.getpid(),
+                    unix_path=self.unix_path,
+                    layouts=layouts,
+                    addresses=self.addresses,
+                    nics=self.nics,
+                    places=self._places(),
                 )
             )
+
+    def _places(self) -> dict[str, PlaceInfo]:
+        many_nodes = len(this_machine().nodes) > 1
+        places = dict[str, PlaceInfo]()
+        for name, segment in self.segments.items():
+            _, node, device, cost_class = segment.location
+            if many_nodes or device != "cpu" or cost_class is not CostClass.DRAM:
+                places[name] = PlaceInfo(node, device, cost_class)
+        return places
+
+    def announce(self, listening: list[str]) -> None:
+        """Tells peers where the engine listens: one that listens everywhere, on each address."""
+        ours = own_addresses()
+        self.addresses = [one for address in listening for one in _spelled_out(address, ours)]
+        for address in self.addresses:
+            nic = this_machine().nic(interface_of(parse_address(address).host, ours))
+            if nic is not None:
+                self.nics[address] = nic
+        self.publish()
 
     def close(self) -> None:
         """Closes every segment that peers see."""
@@ -114,6 +146,8 @@ class Registry:
         )
         self.segments[name] = segment
         self.regions[region] = segment
+        if len(this_machine().nodes) > 1:
+            self.publish()
         return segment
 
     def _remove(self, segment: Segment) -> None:
@@ -121,7 +155,7 @@ class Registry:
             del self.segments[segment.name], self.regions[segment.region]
             # Returns when the endpoint no longer touches the memory.
             self._endpoint.unregister(segment.region)
-            if segment.layouts:
+            if segment.layouts or segment.device != "cpu":
                 self.publish()
 
     def _check_free(self, name: str) -> None:
@@ -129,3 +163,11 @@ class Registry:
             raise BadInput(f"names that begin with '{_RESERVED}' are the engine's own")
         if name in self.segments:
             raise BadInput(f"there is a segment '{name}' already; close it or take another name")
+
+
+def _spelled_out(address: str, ours: dict[str, str]) -> list[str]:
+    host, port, _ = parse_address(address)
+    if host not in ("0.0.0.0", "::"):
+        return [address]
+    hosts = [one for one in ours if (":" in one) == (":" in host)]
+    return [str(Address(one, port)) for one in hosts if not is_loopback(one)] or [address]

@@ -11,6 +11,7 @@ from moonpool.transfer.layout import Layout, resolve
 from moonpool.transfer.segment import RemoteSegment, Segment
 
 DEADLINE_MAX_S: Final = 3600.0
+PRIORITY_MAX: Final = 1000
 
 _SEGMENTS = (Segment, RemoteSegment)
 
@@ -62,6 +63,15 @@ def checked_deadline(seconds: float) -> float:
     if not 0 <= seconds <= DEADLINE_MAX_S:
         raise BadInput(f"deadline {seconds!r} s is outside 0..{DEADLINE_MAX_S:.0f} s")
     return float(seconds)
+
+
+def checked_priority(priority: int) -> int:
+    """A whole number from -PRIORITY_MAX to PRIORITY_MAX; raises BadInput."""
+    if isinstance(priority, bool) or not isinstance(priority, int | np.integer):
+        raise BadInput(f"priority {priority!r} is a {type(priority).__name__}; give a whole number")
+    if not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
+        raise BadInput(f"priority {priority} is outside -{PRIORITY_MAX}..{PRIORITY_MAX}")
+    return int(priority)
 
 
 def _segment_of(target: Any) -> Segment | RemoteSegment:

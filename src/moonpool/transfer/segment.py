@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from moonpool.core.errors import BadInput, Closed
+from moonpool.core.host import host_id
 from moonpool.transfer.base import U8
 from moonpool.transfer.cost import CostClass
 from moonpool.transfer.flush import FlushHook
 from moonpool.transfer.layout import Layout
 from moonpool.transfer.op import Op
+from moonpool.transfer.topology import SOMEWHERE, UNKNOWN_NODE, Location, place_of
 
 if TYPE_CHECKING:
     from moonpool.transfer.peer import Peer
@@ -32,6 +34,7 @@ class Segment:
 
     cost_class: CostClass = CostClass.DRAM
     flush: FlushHook | None = None
+    device = "cpu"
 
     def __init__(
         self,
@@ -53,9 +56,17 @@ class Segment:
         self.region = region
         self.layouts: dict[str, Layout] = {}
         self.closed = False
+        self._node = UNKNOWN_NODE
         self._on_close = on_close
         self._on_layout = on_layout
         self._open_ops: list[Op] = []
+
+    @property
+    def location(self) -> Location:
+        """Where the memory is. Its NUMA node is known once some of it has been touched."""
+        if self._node == UNKNOWN_NODE and self.device == "cpu" and self.nbytes:
+            self._node = place_of(self.array.ctypes.data)
+        return Location(host_id(), self._node, self.device, self.cost_class)
 
     def blocks(
         self, block_bytes: int, stride: int | None = None, offset: int = 0, name: str = ""
@@ -127,9 +138,7 @@ class RemoteSegment:
     the new one from `peer.segment(name)`.
     """
 
-    cost_class = CostClass.DRAM
-
-    __slots__ = ("epoch", "name", "nbytes", "peer", "region", "shared", "writable")
+    __slots__ = ("epoch", "location", "name", "nbytes", "peer", "region", "shared", "writable")
 
     def __init__(
         self,
@@ -141,7 +150,9 @@ class RemoteSegment:
         nbytes: int,
         writable: bool,
         shared: bool,
+        location: Location = SOMEWHERE,
     ) -> None:
+        self.location = location
         self.peer = peer
         self.epoch = epoch
         self.region = region
@@ -149,6 +160,11 @@ class RemoteSegment:
         self.nbytes = nbytes
         self.writable = writable
         self.shared = shared
+
+    @property
+    def cost_class(self) -> CostClass:
+        """What kind of memory the peer said it is."""
+        return self.location.cost_class
 
     def blocks(
         self, block_bytes: int, stride: int | None = None, offset: int = 0, name: str = ""

@@ -8,11 +8,12 @@ import threading
 import time
 from collections.abc import Callable
 from os import EFD_CLOEXEC, close, eventfd, eventfd_write
+from typing import Protocol
 
 import numpy as np
 
 from moonpool import _core
-from moonpool.core.errors import MoonpoolError
+from moonpool.core.errors import MoonpoolError, PeerRestarted, TooManyOps, Unreachable
 from moonpool.transfer.base import (
     U8,
     U32,
@@ -23,21 +24,48 @@ from moonpool.transfer.base import (
     status_name,
 )
 from moonpool.transfer.native_errors import NATIVE_ERRORS, translated
-from moonpool.transfer.op import Op, expired
+from moonpool.transfer.op import Op, expired, known
 from moonpool.transfer.segment import RemoteSegment
 
 FRAME_BLOCKS = 65_536
 
+_INHERITING = threading.Lock()
+
 
 class TcpOp(Op):
-    """Mirrors native ops, one per frame; it settles when somebody looks or waits."""
+    """Mirrors native ops, one per frame; it settles when somebody looks or waits.
 
-    __slots__ = ("_frames", "_pump")
+    `guard` is told of writes that end without an answer; with `heirs` it may find another op that
+    goes on when the connection was lost under this one.
+    """
 
-    def __init__(self, transfer: Transfer, pump: "CompletionPump") -> None:
+    __slots__ = (
+        *("_cancel_wanted", "_frames", "_guard", "_heir", "_heirs", "_inherited", "_pump"),
+        "connection",
+    )
+
+    def __init__(
+        self,
+        transfer: Transfer,
+        pump: "CompletionPump",
+        connection: _core.Connection,
+        guard: "TcpGuard",
+        heirs: bool,
+    ) -> None:
         super().__init__(transfer, "tcp")
+        self.connection = connection
         self._frames: list[_core.Op] = []
         self._pump = pump
+        self._guard = guard
+        self._heirs = heirs
+        self._heir: Op | None = None
+        self._inherited = False
+        self._cancel_wanted = False
+
+    @property
+    def answered(self) -> bool:
+        """The peer has answered for all of it: it does nothing more on behalf of this op."""
+        return all(frame.terminal and frame.state == "DONE" for frame in self._frames)
 
     def posted(self, frames: list[_core.Op]) -> None:
         """From here on the native ops decide."""
@@ -46,23 +74,30 @@ class TcpOp(Op):
 
     def wait(self, timeout: float | None = None) -> bool:
         limit_s = self._wait_limit_s() if timeout is None else max(0.0, timeout)
-        frames = self._frames
-        if len(frames) == 1:
+        frames, until_s = self._frames, 0.0
+        if len(frames) == 1 and not self._heirs:
             frames[0].wait(math.ceil(limit_s * 1000))
         else:
             until_s = time.monotonic() + limit_s
             for frame in frames:
                 frame.wait(math.ceil(max(0.0, until_s - time.monotonic()) * 1000))
-        return self.done()
+        if self.done() or self._heir is None:
+            return self.done()
+        left_s = None if timeout is None else max(0.0, until_s - time.monotonic())
+        return super().wait(left_s)
 
     def add_done_callback(self, callback: Callable[[Op], None]) -> None:
         super().add_done_callback(callback)
         if not self.done():
-            self._pump.watch(self, self._frames)
+            self._pump.watch(self._frames, self.done)
 
     def _cancel_posted(self) -> None:
+        # Either this thread sees the heir, or _inherit() sees the wish.
+        self._cancel_wanted = True
         for frame in self._frames:
             frame.cancel()
+        if self._heir is not None:
+            self._heir.cancel()
 
     def _poll(self) -> None:
         frames = self._frames
@@ -77,7 +112,34 @@ class TcpOp(Op):
             return
         status = np.concatenate([frame.status for frame in frames])
         state, error = self._verdict(frames, status)
+        if self._heirs and isinstance(error, Unreachable):
+            if self._inherit():
+                return
+        never_sent = isinstance(error, TooManyOps)
+        if self.transfer.kind == "write" and not never_sent and not self.answered:
+            self._guard.unanswered(self.connection)
         self.settle(state, status=status, crc=self._crc_column(), error=error)
+
+    def _inherit(self) -> bool:
+        """Hands all of it to another op; False when there is none. Done once: who looks meanwhile
+        sees an op that is under way."""
+        with _INHERITING:
+            if self._inherited:
+                return True
+            self._inherited = True
+        heir = self._guard.take_over(self)
+        if heir is None:
+            return False
+        self._heir = heir
+        heir.add_done_callback(self._mirror)
+        if self._cancel_wanted:
+            heir.cancel()
+        return True
+
+    def _mirror(self, heir: Op) -> None:
+        result = heir.result
+        crc = None if result.crc is None else known(result.crc)
+        self.settle(result.state, status=result.status, crc=crc, error=result.error)
 
     def _crc_column(self) -> Callable[[], U32] | None:
         if not self.transfer.checksum:
@@ -102,11 +164,23 @@ class TcpOp(Op):
             f"{self.transfer.kind} of segment '{remote.name}' over tcp: {count} of {len(status)} "
             f"blocks failed, the first is block {bad} with {status_name(int(status[bad]))}"
         )
-        return OpState.FAILED, error_from_status(int(status[bad]), text)
+        late = int(status[bad]) == BlockStatus.EXPIRED
+        state = OpState.EXPIRED if late else OpState.FAILED
+        return state, error_from_status(int(status[bad]), text)
+
+
+class TcpGuard(Protocol):
+    """Who knows the other connections to the same process: the peer's rails."""
+
+    def unanswered(self, connection: _core.Connection) -> None:
+        """A write over `connection` ended, and what was sent may still be applied at the peer."""
+
+    def take_over(self, op: TcpOp) -> Op | None:
+        """What goes on with an op whose connection was lost, if anything can."""
 
 
 class TcpTransport:
-    """One connection per peer, multiplexed by the endpoint."""
+    """Connections to each peer, multiplexed by the endpoint."""
 
     name = "tcp"
 
@@ -114,27 +188,52 @@ class TcpTransport:
         self._pump = pump
 
     def submit(self, transfer: Transfer) -> Op:
-        op = TcpOp(transfer, self._pump)
-        left_s = transfer.deadline_s - time.monotonic()
-        if left_s <= 0:
-            op.settle(OpState.EXPIRED, error=expired(op))
-        elif not len(transfer.lengths):
-            op.settle(OpState.DONE)
-        else:
-            try:
-                op.posted(_frames(transfer, math.ceil(left_s * 1000)))
-            except NATIVE_ERRORS as error:
-                op.settle(OpState.FAILED, error=translated(error, f"{transfer.kind} over tcp"))
-        return op
+        remote = transfer.remote
+        assert isinstance(remote, RemoteSegment), remote
+        peer = remote.peer
+        connection = peer.data_connection
+        if connection is None:
+            op = Op(transfer, self.name)
+            error = Unreachable(f"none of the rails to {peer.address} that may carry data is up")
+            op.settle(OpState.FAILED, error=error)
+            return op
+        return peer.rails.send(transfer, connection)
 
     def close(self) -> None:
         self._pump.close()
 
 
-def _frames(transfer: Transfer, deadline_ms: int) -> list[_core.Op]:
+def start_tcp(
+    connection: _core.Connection,
+    transfer: Transfer,
+    pump: "CompletionPump",
+    guard: TcpGuard,
+    *,
+    heirs: bool,
+) -> TcpOp:
+    """`transfer` over this connection."""
+    op = TcpOp(transfer, pump, connection, guard, heirs)
+    left_s = transfer.deadline_s - time.monotonic()
     remote = transfer.remote
     assert isinstance(remote, RemoteSegment), remote
-    connection = remote.peer.connection
+    if left_s <= 0:
+        op.settle(OpState.EXPIRED, error=expired(op))
+    elif connection.peer_epoch != remote.epoch:
+        error = PeerRestarted(f"another process than that of {remote!r} answers there now")
+        op.settle(OpState.FAILED, error=error)
+    elif not len(transfer.lengths):
+        op.settle(OpState.DONE)
+    else:
+        try:
+            op.posted(_frames(connection, remote, transfer, math.ceil(left_s * 1000)))
+        except NATIVE_ERRORS as error:
+            op.settle(OpState.FAILED, error=translated(error, f"{transfer.kind} over tcp"))
+    return op
+
+
+def _frames(
+    connection: _core.Connection, remote: RemoteSegment, transfer: Transfer, deadline_ms: int
+) -> list[_core.Op]:
     submit = connection.read_raw if transfer.kind == "read" else connection.write_raw
     buffer, checksum = transfer.local.buffer, transfer.checksum
     far, near, lengths = transfer.remote_offsets, transfer.local_offsets, transfer.lengths
@@ -153,14 +252,15 @@ class CompletionPump:
 
     def __init__(self, endpoint: _core.Endpoint) -> None:
         self._endpoint = endpoint
-        self._ops: dict[int, TcpOp] = {}
+        self._looks: dict[int, Callable[[], object]] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop_fd = -1
 
-    def watch(self, op: TcpOp, frames: list[_core.Op]) -> None:
+    def watch(self, frames: list[_core.Op], look: Callable[[], object]) -> None:
+        """Calls `look` when one of `frames` has ended, for each of them."""
         with self._lock:
-            self._ops.update((frame.id, op) for frame in frames)
+            self._looks.update((frame.id, look) for frame in frames)
             if self._thread is None:
                 self._stop_fd = eventfd(0, EFD_CLOEXEC)
                 self._thread = threading.Thread(
@@ -188,6 +288,6 @@ class CompletionPump:
             stopping = any(fd == self._stop_fd for fd, _ in ready.poll())
             for number in self._endpoint.completed():
                 with self._lock:
-                    op = self._ops.pop(number, None)
-                if op is not None:
-                    op.done()
+                    look = self._looks.pop(number, None)
+                if look is not None:
+                    look()

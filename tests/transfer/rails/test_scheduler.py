@@ -155,6 +155,92 @@ def test_probing_sends_some_slices_elsewhere() -> None:
     assert 3 < went["bad"] < 40
 
 
+def test_a_lost_rail_gets_nothing_until_it_is_back_and_then_one_slice() -> None:
+    one = scheduler(2, rail_slices_max=1)
+    one.submit("p", [(1, 1)] * 4, 1e6)
+    a, b = one.step(0.0).posts
+    one.lose_rail("p", b.rail, "the card is gone", 0.5)
+    one.lose_rail("p", b.rail, "again", 0.5)
+    assert one.step(0.5).drops == [b.ticket]
+    one.failed(b.ticket, 0.6, "gone")
+    one.done(a.ticket, 1.0)
+    assert [post.rail for post in one.step(1.0).posts] == [a.rail]
+    assert one.views()[1].state is RailState.DOWN and "the card" in one.views()[1].why
+    assert [post.rail for post in one.step(500.0).posts] == []
+    one.regain_rail("p", b.rail, 500.0)
+    (probe,) = one.step(500.0).posts
+    assert probe.rail == b.rail
+    one.done(probe.ticket, 501.0)
+    assert one.views()[1].state is RailState.UP
+
+
+def test_ops_without_a_rail_left_fail_and_others_go_on() -> None:
+    one = scheduler(2)
+    pinned = one.submit("p", [(1, 1)], 99.0, ranks={"r1": 0})
+    free = one.submit("p", [(1, 1)], 99.0)
+    posts = one.step(0.0).posts
+    one.lose_rail("p", "r1", "cut", 0.1)
+    late = one.submit("p", [(1, 1)], 99.0, ranks={"r1": 0})
+    for post in posts:
+        if post.rail == "r1":
+            one.failed(post.ticket, 0.1, "cut")
+    ended = {end.op: end for end in one.step(0.1).ended}
+    assert ended[pinned].ending is Ending.FAILED and ended[pinned].why == "cut"
+    assert ended[late].why == "no rail is left (r0: ; r1: cut)" and free not in ended
+
+
+def test_a_higher_rank_waits_for_the_lower_ones_to_be_lost() -> None:
+    one = scheduler(3, rail_slices_max=2)
+    one.submit("p", [(1, 1)] * 20, 1e6, ranks={"r0": 1, "r1": 0})
+    posts = one.step(0.0).posts
+    assert [post.rail for post in posts] == ["r1", "r1"]
+    one.lose_rail("p", "r1", "cut", 0.1)
+    for post in posts:
+        one.failed(post.ticket, 0.1, "cut")
+    assert [post.rail for post in one.step(0.1).posts] == ["r0", "r0"]
+
+
+def test_an_attempt_that_is_not_quiet_ends_its_op() -> None:
+    one = scheduler(2)
+    number = one.submit("p", [(1, 1)], 99.0)
+    (post,) = one.step(0.0).posts
+    assert one.wants(post.ticket)
+    one.failed(post.ticket, 0.1, "cut; it may still arrive", quiet=False)
+    (ended,) = one.step(0.1).ended
+    assert (ended.op, ended.ending) == (number, Ending.FAILED)
+
+
+def test_a_forgotten_peer_leaves_nothing() -> None:
+    one = scheduler(2)
+    number = one.submit("p", [(1, 1)] * 9, 99.0)
+    posts = one.step(0.0).posts
+    one.forget("p")
+    step = one.step(0.1)
+    assert sorted(step.drops) == sorted(post.ticket for post in posts) and not step.ended
+    for post in posts:
+        one.failed(post.ticket, 0.2, "stopped")
+    assert one.step(0.2).ended == [(number, Ending.FAILED, "the peer was closed")]
+    assert not one.views() and not one._queues and one.wake_s() == math.inf
+    with pytest.raises(BadInput, match="no rail leads to p"):
+        one.submit("p", [(1, 1)], 99.0)
+    one.forget("never there")
+    one.lose_rail("p", "r0", "late news", 0.3)
+    one.regain_rail("p", "r0", 0.3)
+
+
+def test_a_rested_rail_that_no_slice_may_use_wakes_nobody() -> None:
+    one = scheduler(2, backoff_s=1.0, rail_slices_max=1)
+    one.submit("p", [(1, 1)], 1e6, ranks={"r0": 0})
+    (post,) = one.step(0.0).posts
+    one.failed(post.ticket, 0.0, "dead")
+    one.cancel(post.piece.op)
+    one.submit("p", [(1, 1)] * 9, 1e6, ranks={"r1": 0})
+    one.step(0.0)
+    assert one.wake_s() == 1.0
+    one.step(1.5)
+    assert one.wake_s() > 1.5
+
+
 def test_limits_are_named() -> None:
     one = scheduler(slices_max=10, ops_max=1)
     with pytest.raises(TooManyOps, match="slices_max is 10"):

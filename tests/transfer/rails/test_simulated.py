@@ -1,6 +1,7 @@
 """Slices over simulated rails, from seeds: shares, deaths, stalls, and every byte looked at."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ from moonpool import _core
 from moonpool.core.errors import BadInput, Cancelled, DeadlineExceeded, TooManyOps, Unreachable
 from moonpool.transfer.base import BlockStatus, OpState
 from moonpool.transfer.local import LocalTransport
+from moonpool.transfer.op import Op
 from moonpool.transfer.rails import RailLimits, RailState
+from moonpool.transfer.sim import SimTransport
 from moonpool.transfer.sim_link import SimLink
 from tests.transfer.rails.world import KIB, MIB, World, pair
 
@@ -211,6 +214,79 @@ def test_no_such_peer() -> None:
     world = World(2, a=link(SLOW))
     with pytest.raises(BadInput, match="no rail leads to nobody"):
         world.striper.scheduler.submit("nobody", [(1, 1)], 1.0)
+
+
+class Fencer:
+    """A fence that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[Callable[[bool], None]] = []
+
+    def __call__(self, attempt: Op, then: Callable[[bool], None]) -> None:
+        assert attempt.done() and not attempt.result.ok
+        self.asked.append(then)
+
+
+def fenced_world(seed: int) -> tuple[World, Fencer]:
+    """Rail b stalls after some bytes; both rails have a fence."""
+    world, fencer = World(seed), Fencer()
+    for name, how in (("a", link(SLOW)), ("b", link(FAST, stall_at_byte=MIB))):
+        world.links[name] = SimTransport(world.clock, seed, how)
+        world.striper.add_rail("peer", name, world.links[name], fence=fencer)
+    return world, fencer
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_write_given_up_is_sent_again_once_it_is_fenced(quiet: bool) -> None:
+    world, fencer = fenced_world(3)
+    near, far = pair(4 * MIB)
+    near.array[:] = far.array
+    far.array[:] = 0
+    op = world.read(near, far, kind="write")
+    while not fencer.asked:
+        world.move(op, until_s=world.clock.monotonic() + 0.001)
+    # Whatever time passes: the slices that b had are not sent again.
+    world.move(op, until_s=world.clock.monotonic() + 1.0)
+    assert not op.done() and sum(op.rail_bytes.values()) < 4 * MIB
+    while not op.done():
+        world.move(op, until_s=world.clock.monotonic() + 0.001)
+        while fencer.asked:
+            fencer.asked.pop()(quiet)
+    if quiet:
+        assert op.result.ok and np.array_equal(near.array, far.array)
+    else:
+        assert op.state is OpState.FAILED and "may still arrive" in str(op.error)
+
+
+def test_reads_and_ops_that_are_over_need_no_fence() -> None:
+    world, fencer = fenced_world(4)
+    near, far = pair(4 * MIB)
+    op = world.read(near, far)
+    world.move(op)
+    assert op.result.ok and not fencer.asked
+    write = world.read(near, far, kind="write", deadline_s=world.clock.monotonic() + 0.001)
+    world.move(write)
+    assert write.state is OpState.EXPIRED and not fencer.asked
+
+
+def test_a_rail_that_is_lost_and_regained_and_a_peer_that_is_forgotten() -> None:
+    world = World(5, a=link(SLOW), b=link(FAST))
+    near, far = pair(2 * MIB)
+    world.striper.lose_rail("peer", "b", "the card is gone")
+    first = world.read(near, far)
+    world.move(first)
+    assert first.result.ok and set(first.rail_bytes) == {"a"}
+    world.striper.regain_rail("peer", "b")
+    second = world.read(near, far)
+    world.move(second)
+    assert second.result.ok and second.rail_bytes["b"] > 0
+    third = world.read(near, far)
+    world.striper.pump()
+    world.striper.forget("peer")
+    world.move(third)
+    assert third.state is OpState.FAILED and not world.striper.views()
+    late = world.read(near, far)
+    assert late.state is OpState.FAILED and isinstance(late.error, Unreachable)
 
 
 @settings(max_examples=25, deadline=None)

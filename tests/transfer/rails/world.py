@@ -53,7 +53,8 @@ class World:
         how = {"deadline_s": self.clock.monotonic() + 60.0, "priority": 0, **how}
         blocks = [(at, at, min(block, far.nbytes - at)) for at in range(0, far.nbytes, block)]
         kind, priority = how.pop("kind", "read"), how.pop("priority")
-        return self.striper.submit("peer", transfer(kind, near, far, blocks, **how), priority)
+        request = transfer(kind, near, far, blocks, **how)
+        return self.striper.submit("peer", request._replace(priority=priority))
 
     def view(self, name: str) -> Any:
         return next(view for view in self.striper.views() if view.rail == name)

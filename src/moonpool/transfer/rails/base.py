@@ -24,11 +24,13 @@ class RailCost(NamedTuple):
 
 
 class RailState(StrEnum):
-    """UP ─ error, late ─> DEMOTED ─ rested, gets one slice ─> PROBING ─> UP or DEMOTED."""
+    """UP ─ error, late ─> DEMOTED ─ rested, gets one slice ─> PROBING ─> UP or DEMOTED;
+    any ─ the shell says that it is lost ─> DOWN ─ it is there again ─> DEMOTED, rested."""
 
     UP = "up"
     DEMOTED = "demoted"
     PROBING = "probing"
+    DOWN = "down"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,7 +73,7 @@ class Rail:
         if ticket not in self.dropped:
             begun_s = max(flight.posted_s, self._free_s)
             self.model.observe(flight.piece.blocks, flight.piece.nbytes, now_s - begun_s)
-            if self.state is not RailState.DEMOTED:
+            if self.state is not RailState.DEMOTED and self.state is not RailState.DOWN:
                 self.state, self.why = RailState.UP, ""
                 self._backoff_s = self._limits.backoff_s
         self._slices_done += 1
@@ -96,11 +96,25 @@ class Rail:
 
     def demote(self, why: str, now_s: float) -> list[int]:
         """No slices for a while; the tickets whose attempts are to be stopped."""
-        if self.state is not RailState.DEMOTED:
+        if self.state is not RailState.DEMOTED and self.state is not RailState.DOWN:
             self.state, self.why = RailState.DEMOTED, why
             self.retry_s = now_s + self._backoff_s
             self._backoff_s = min(2 * self._backoff_s, self._limits.backoff_max_s)
             self._demotions += 1
+        return self._drop_all()
+
+    def go_down(self, why: str, now_s: float) -> list[int]:
+        """It is lost: no slices and no probes until come_back()."""
+        drops = self.demote(why, now_s)
+        self.state, self.why = RailState.DOWN, why
+        return drops
+
+    def come_back(self, now_s: float) -> None:
+        """It is there again, and gets one slice to show it."""
+        if self.state is RailState.DOWN:
+            self.state, self.retry_s = RailState.DEMOTED, now_s
+
+    def _drop_all(self) -> list[int]:
         drops = [ticket for ticket in self.flights if ticket not in self.dropped]
         self.dropped.update(drops)
         return drops

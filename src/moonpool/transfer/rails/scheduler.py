@@ -8,6 +8,7 @@ gaps: errors at submit move a slice like any other, and a rail that is merely sl
 import heapq
 import math
 import random
+from collections.abc import Mapping
 
 from moonpool.core.errors import BadInput, TooManyOps
 from moonpool.transfer.rails.base import (
@@ -27,16 +28,26 @@ from moonpool.transfer.rails.rail import Rail
 # a fast, busy one would finish sooner.
 _AHEAD = 64
 
+# Which rails may carry an op, by name, each with its rank: one of a higher rank carries slices only
+# while none of a lower rank is up. None: all of them alike.
+Ranks = Mapping[str, int] | None
+
 _Queued = tuple[int, float, int, int, Slice]  # -priority, deadline, op, number: most urgent first
 
 
 class _Open:
     """An op under way. `ending` is set once it is decided and only waits for its attempts."""
 
-    __slots__ = ("attempts", "deadline_s", "ending", "in_flight", "left", "peer", "priority", "why")
+    __slots__ = (
+        *("attempts", "deadline_s", "ending", "in_flight", "left", "peer", "priority", "ranks"),
+        "why",
+    )
 
-    def __init__(self, peer: str, left: int, priority: int, deadline_s: float) -> None:
+    def __init__(
+        self, peer: str, left: int, priority: int, deadline_s: float, ranks: Ranks
+    ) -> None:
         self.peer = peer
+        self.ranks = ranks
         self.left = left
         self.priority = priority
         self.deadline_s = deadline_s
@@ -63,8 +74,10 @@ class RailScheduler:
         self._next_op = 0
         self._next_ticket = 0
         self._slices = 0
+        self._now_s = -math.inf
+        self._leaving: set[str] = set()
 
-    def add_rail(self, peer: str, name: str, prior: RailCost | None = None) -> None:
+    def add_rail(self, peer: str, name: str, prior: RailCost | None = None, rank: int = 0) -> None:
         """One more way to `peer`; `prior` is believed until it has carried something."""
         rails = self._rails.setdefault(peer, [])
         self._queues.setdefault(peer, [])
@@ -72,18 +85,42 @@ class RailScheduler:
             raise BadInput(f"{peer} has a rail '{name}' already")
         rails.append(Rail(peer, name, prior or RailCost(), self.limits))
 
+    def lose_rail(self, peer: str, name: str, why: str, now_s: float) -> None:
+        """The rail is gone for now; ops that have no other one fail."""
+        rail = self._rail(peer, name)
+        if rail is None or rail.state is RailState.DOWN:
+            return
+        self._drops += rail.go_down(why, now_s)
+        for number, op in self._ops.items():
+            if op.peer == peer and op.ending is None and not self._has_rail(op):
+                self._decide(number, Ending.FAILED, why)
+
+    def regain_rail(self, peer: str, name: str, now_s: float) -> None:
+        """A lost rail is there again: the next slice tries it."""
+        if (rail := self._rail(peer, name)) is not None:
+            rail.come_back(now_s)
+
+    def forget(self, peer: str) -> None:
+        """The peer was closed: its ops fail, and once they are over nothing of it is left."""
+        for number, op in self._ops.items():
+            if op.peer == peer:
+                self._decide(number, Ending.FAILED, "the peer was closed")
+        self._leaving.add(peer)
+
     def submit(
         self,
         peer: str,
         slices: list[tuple[int, int]],
         deadline_s: float,
         priority: int = 0,
+        ranks: Ranks = None,
     ) -> int:
-        """A new op of (blocks, bytes) slices; returns its number. `deadline_s` is a moment.
+        """A new op of (blocks, bytes) slices; returns its number. `deadline_s` is a moment;
+        `ranks` says which rails may carry it, and which rather.
 
         Raises TooManyOps naming the limit, BadInput for a peer without rails.
         """
-        if peer not in self._rails:
+        if peer not in self._rails or peer in self._leaving:
             raise BadInput(f"no rail leads to {peer}; there are rails to {list(self._rails)}")
         limits = self.limits
         if len(self._ops) >= limits.ops_max:
@@ -96,12 +133,15 @@ class RailScheduler:
         self._trim(peer)
         number = self._next_op
         self._next_op += 1
-        self._ops[number] = _Open(peer, len(slices), priority, deadline_s)
+        op = self._ops[number] = _Open(peer, len(slices), priority, deadline_s, ranks)
         self._slices += len(slices)
         for at, (blocks, nbytes) in enumerate(slices):
             self._queue(Slice(number, at, blocks, nbytes))
         heapq.heappush(self._deadlines, (deadline_s, number))
         self._touched.append(number)
+        if not self._has_rail(op):
+            downs = [f"{rail.name}: {rail.why}" for rail in self._rails[peer]]
+            self._decide(number, Ending.FAILED, f"no rail is left ({'; '.join(downs)})")
         return number
 
     def cancel(self, op: int) -> None:
@@ -119,10 +159,17 @@ class RailScheduler:
         op.left -= 1
         self._over(piece)
 
-    def failed(self, ticket: int, now_s: float, why: str, *, rail_fault: bool = True) -> None:
-        """The attempt of `ticket` is over and quiet, without its bytes: at submit or later, or
-        because it was told to stop. With `rail_fault` the rail is demoted and the slice tried
-        elsewhere; without, no rail would help, and the op fails."""
+    def wants(self, ticket: int) -> bool:
+        """True while the slice of `ticket` would be sent again, should its attempt fail."""
+        rail = self._tickets[ticket]
+        return self._undecided(rail.flights[ticket].piece.op)
+
+    def failed(
+        self, ticket: int, now_s: float, why: str, *, rail_fault: bool = True, quiet: bool = True
+    ) -> None:
+        """The attempt of `ticket` is over, without its bytes: at submit or later, or because it was
+        told to stop. With `rail_fault` the rail is demoted and the slice tried elsewhere; without,
+        no rail would help, and the op fails, as it does when the attempt is not `quiet`."""
         rail = self._tickets.pop(ticket)
         stopped = ticket in rail.dropped
         piece = rail.lost(ticket, now_s)
@@ -133,12 +180,15 @@ class RailScheduler:
                 op.attempts[piece.number] = op.attempts.get(piece.number, 0) + 1
             if not rail_fault or op.attempts[piece.number] >= self.limits.attempts_max:
                 self._decide(piece.op, Ending.FAILED, why)
+        if not quiet:
+            self._decide(piece.op, Ending.FAILED, why)
         if op.ending is None:
             self._queue(piece)
         self._over(piece)
 
     def step(self, now_s: float) -> Step:
         """What is to be done at this moment; call it after anything was told, and at wake_s()."""
+        self._now_s = now_s
         self._expire(now_s)
         for rails in self._rails.values():
             self._demote_late(rails, now_s)
@@ -156,7 +206,9 @@ class RailScheduler:
             for rail in rails:
                 if self._may_demote(rail, rails):
                     wake_s = min(wake_s, rail.overdue_s())
-                if rail.state is RailState.DEMOTED and self._queues[peer] and not rail.flights:
+                resting = rail.state is RailState.DEMOTED and not rail.flights
+                # One that has rested already had its chance: no slice that waits may use it.
+                if resting and self._queues[peer] and rail.retry_s > self._now_s:
                     wake_s = min(wake_s, rail.retry_s)
         return wake_s
 
@@ -220,7 +272,22 @@ class RailScheduler:
             self._slices -= op.left
             del self._ops[number]
             self._sweep(op.peer)
+        for peer in [one for one in self._leaving if not self._flies(one)]:
+            self._leaving.discard(peer)
+            self._rails.pop(peer, None)
+            self._queues.pop(peer, None)
         return ended
+
+    def _flies(self, peer: str) -> bool:
+        return any(rail.flights for rail in self._rails.get(peer, ()))
+
+    def _rail(self, peer: str, name: str) -> Rail | None:
+        rails = self._rails.get(peer, ())
+        return next((rail for rail in rails if rail.name == name), None)
+
+    def _has_rail(self, op: _Open) -> bool:
+        rails = self._rails[op.peer]
+        return any(rail.state is not RailState.DOWN for rail in rails if _may(rail, op.ranks))
 
     def _trim(self, peer: str) -> None:
         """What ended ops left behind in the heaps goes once it is as much as may be open."""
@@ -250,8 +317,9 @@ class RailScheduler:
             if not self._undecided(piece.op):
                 continue
             rail = self._choose(rails, piece, waits_s, now_s)
-            waits_s[rail.name] += rail.model.predict(piece.blocks, piece.nbytes)
-            if rail.room <= 0:
+            if rail is not None:
+                waits_s[rail.name] += rail.model.predict(piece.blocks, piece.nbytes)
+            if rail is None or rail.room <= 0:
                 held.append(entry)
                 continue
             posts.append(self._post(rail, piece, now_s))
@@ -263,11 +331,17 @@ class RailScheduler:
 
     def _choose(
         self, rails: list[Rail], piece: Slice, waits_s: dict[str, float], now_s: float
-    ) -> Rail:
+    ) -> Rail | None:
+        ranks = self._ops[piece.op].ranks
         for rail in rails:
-            if rail.due_for_probe(now_s):
+            if _may(rail, ranks) and rail.due_for_probe(now_s):
                 return rail
-        up = [rail for rail in rails if rail.state is RailState.UP]
+        up = [rail for rail in rails if rail.state is RailState.UP and _may(rail, ranks)]
+        if not up:
+            return None
+        if ranks is not None:
+            best = min(ranks[rail.name] for rail in up)
+            up = [rail for rail in up if ranks[rail.name] == best]
         spare = [rail for rail in up if rail.room > 0]
         if len(spare) > 1 and self._random.random() < self.limits.probe_share:
             return self._random.choice(spare)
@@ -283,6 +357,10 @@ class RailScheduler:
         rail.post(ticket, piece, now_s)
         self._tickets[ticket] = rail
         return Post(ticket, rail.peer, rail.name, piece)
+
+
+def _may(rail: Rail, ranks: Ranks) -> bool:
+    return ranks is None or rail.name in ranks
 
 
 def _any_room(rails: list[Rail], now_s: float) -> bool:

@@ -2,29 +2,38 @@
 
 The striper turns what the scheduler wants into ops of transports, and their ends back into facts.
 It never sleeps and has no thread: whoever runs it, on real or simulated time, calls pump().
+
+An attempt is tried again only when the one before is quiet at both ends. Ours is quiet when the
+attempt's state is terminal. At the peer a write given up may still be on its way, and would land on
+top of what came later: rails on which that can happen have a fence, which is asked first.
 """
 
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from moonpool import _core
 from moonpool.core.errors import (
     BadFrame,
+    BadInput,
     Closed,
     Corrupt,
     MoonpoolError,
     TooManyOps,
-    TransferError,
     Unreachable,
 )
 from moonpool.transfer.base import U8, U32, BlockStatus, OpState, Transfer, Transport
 from moonpool.transfer.op import Op, cancelled, expired, known
 from moonpool.transfer.rails.base import Ended, Ending, Post, RailCost, RailLimits, RailView
-from moonpool.transfer.rails.scheduler import RailScheduler
+from moonpool.transfer.rails.scheduler import RailScheduler, Ranks
 from moonpool.transfer.rails.slices import Cut, cut, part_of
+
+# fence(attempt, then): calls `then(quiet)` once nothing that `attempt` sent is applied at the peer
+# any more, or once that cannot be had (False). From any thread, maybe at once.
+Fence = Callable[[Op, Callable[[bool], None]], None]
 
 # What another rail may do better. Anything else (refused, restarted, bad input) is the op's own.
 _RAIL_FAULTS = (Unreachable, Corrupt, BadFrame, Closed, TooManyOps)
@@ -33,7 +42,10 @@ _RAIL_FAULTS = (Unreachable, Corrupt, BadFrame, Closed, TooManyOps)
 class StripedOp(Op):
     """An op whose slices travel over several rails; `rail_bytes` says how many over which."""
 
-    __slots__ = ("_striper", "crc", "cuts", "last_error", "missing", "number", "rail_bytes")
+    __slots__ = (
+        *("_part_crcs", "_striper", "crc", "cuts", "last_error", "missing", "number"),
+        "rail_bytes",
+    )
 
     def __init__(self, transfer: Transfer, name: str, striper: "Striper", cuts: list[Cut]) -> None:
         super().__init__(transfer, name)
@@ -46,23 +58,28 @@ class StripedOp(Op):
             self.missing[one.start : one.stop] += 1
         self.last_error: MoonpoolError | None = None
         self.rail_bytes: dict[str, int] = {}
+        self._part_crcs: dict[int, int] = {}
 
     def arrived(self, number: int, rail: str, crc: U32 | None) -> None:
-        """A slice is there. Checksums of blocks sent in parts are made at the end."""
+        """A slice is there."""
         one = self.cuts[number]
         self.missing[one.start : one.stop] -= 1
         self.rail_bytes[rail] = self.rail_bytes.get(rail, 0) + one.nbytes
-        if crc is not None:
+        if crc is None:
+            return
+        if one.nbytes < self.transfer.lengths[one.start]:
+            self._part_crcs[number] = int(crc[0])
+        else:
             self.crc[one.start : one.stop] = crc
 
     def column(self) -> U32 | None:
-        """The CRC-32C of each block on our side."""
+        """The CRC-32C of each block; those of blocks sent in parts are put together."""
         if not self.transfer.checksum:
             return None
-        buffer, transfer = self.transfer.local.buffer, self.transfer
-        for block in {one.start for one in self.cuts if one.nbytes < transfer.lengths[one.start]}:
-            at, length = int(transfer.local_offsets[block]), int(transfer.lengths[block])
-            self.crc[block] = _core.crc32c(buffer[at : at + length])
+        for number, one in enumerate(self.cuts):
+            if (part := self._part_crcs.get(number)) is not None:
+                before = 0 if one.offset == 0 else int(self.crc[one.start])
+                self.crc[one.start] = _core.crc32c_combine(before, part, one.nbytes)
         return self.crc
 
     def block_status(self, otherwise: BlockStatus) -> U8:
@@ -91,20 +108,42 @@ class Striper:
         self._wake = wake
         self._lock = threading.Lock()
         self._transports: dict[tuple[str, str], Transport] = {}
+        self._fences: dict[tuple[str, str], Fence] = {}
         self._ops: dict[int, StripedOp] = {}
         self._attempts: dict[int, tuple[Op, Post]] = {}
         self._facts: deque[Callable[[], None]] = deque()
+        self._to_fence: list[Callable[[], None]] = []
 
     def add_rail(
-        self, peer: str, name: str, transport: Transport, prior: RailCost | None = None
+        self,
+        peer: str,
+        name: str,
+        transport: Transport,
+        prior: RailCost | None = None,
+        fence: Fence | None = None,
     ) -> None:
         """`transport` carries slices to `peer` under this name. Raises BadInput for one taken."""
         with self._lock:
             self.scheduler.add_rail(peer, name, prior)
             self._transports[peer, name] = transport
+            if fence is not None:
+                self._fences[peer, name] = fence
 
-    def submit(self, peer: str, transfer: Transfer, priority: int = 0) -> StripedOp:
-        """The op that moves `transfer`; FAILED with TooManyOps when too much is open."""
+    def lose_rail(self, peer: str, name: str, why: str) -> None:
+        """Nothing is sent there until regain_rail()."""
+        self._tell(lambda: self.scheduler.lose_rail(peer, name, why, self._clock()))
+
+    def regain_rail(self, peer: str, name: str) -> None:
+        """A lost rail is there again."""
+        self._tell(lambda: self.scheduler.regain_rail(peer, name, self._clock()))
+
+    def forget(self, peer: str) -> None:
+        """The peer was closed: its ops fail, its rails go."""
+        self._tell(lambda: self._forget(peer))
+
+    def submit(self, peer: str, transfer: Transfer, ranks: Ranks = None) -> StripedOp:
+        """The op that moves `transfer` over the rails in `ranks`, by its priority; FAILED with
+        TooManyOps when too much is open."""
         limits = self.scheduler.limits
         cuts = cut(transfer.lengths, limits.slice_bytes, limits.slice_blocks_max)
         op = StripedOp(transfer, self.name, self, cuts)
@@ -112,9 +151,15 @@ class Striper:
         op.post()
         with self._lock:
             try:
-                op.number = self.scheduler.submit(peer, sizes, transfer.deadline_s, priority)
+                op.number = self.scheduler.submit(
+                    peer, sizes, transfer.deadline_s, transfer.priority, ranks
+                )
             except TooManyOps as full:
                 op.settle(OpState.FAILED, error=full)
+                return op
+            except BadInput as none:
+                # A peer all of whose rails are still being dialled, or that was closed meanwhile.
+                op.settle(OpState.FAILED, error=Unreachable(str(none)))
                 return op
             self._ops[op.number] = op
         self._wake()
@@ -133,6 +178,9 @@ class Striper:
                     self._facts.popleft()()
                 step = self.scheduler.step(self._clock())
                 wake_s = self.scheduler.wake_s()
+                fences, self._to_fence = self._to_fence, []
+            for fence in fences:
+                fence()
             for ticket in step.drops:
                 if (attempt := self._attempts.get(ticket)) is not None:
                     attempt[0].cancel()
@@ -147,6 +195,12 @@ class Striper:
         """All rails, for people."""
         with self._lock:
             return self.scheduler.views()
+
+    def _forget(self, peer: str) -> None:
+        self.scheduler.forget(peer)
+        for key in [key for key in self._transports if key[0] == peer]:
+            del self._transports[key]
+            self._fences.pop(key, None)
 
     def _post(self, post: Post) -> None:
         op = self._ops[post.piece.op]
@@ -169,7 +223,20 @@ class Striper:
             # Attempts have the op's own deadline, so this says nothing of the rail.
             self.scheduler.expire(post.piece.op)
         fault = isinstance(result.error, _RAIL_FAULTS)
-        self.scheduler.failed(ticket, now_s, str(result.error), rail_fault=fault)
+        why = str(result.error)
+        fence = self._fences.get((post.peer, post.rail))
+        if fence is None or op.transfer.kind == "read" or not self.scheduler.wants(ticket):
+            self.scheduler.failed(ticket, now_s, why, rail_fault=fault)
+            return
+        fenced = partial(self._fenced, ticket, why, fault)
+        self._to_fence.append(
+            lambda: fence(attempt, lambda quiet: self._tell(lambda: fenced(quiet)))
+        )
+
+    def _fenced(self, ticket: int, why: str, fault: bool, quiet: bool) -> None:
+        if not quiet:
+            why += "; what was sent may still arrive, so it was not sent again"
+        self.scheduler.failed(ticket, self._clock(), why, rail_fault=fault, quiet=quiet)
 
     def _end(self, ended: Ended) -> None:
         op = self._ops.pop(ended.op)
@@ -188,7 +255,7 @@ class Striper:
 
 
 def _failed(op: StripedOp, why: str) -> MoonpoolError:
-    return op.last_error or TransferError(why)
+    return op.last_error or Unreachable(why)
 
 
 _VERDICTS: dict[Ending, tuple[OpState, BlockStatus, Callable[[StripedOp, str], MoonpoolError]]] = {
