@@ -85,6 +85,27 @@ class MasterConfig(Section, frozen=True, kw_only=True):
             maximum=86_400,
         ),
     ] = 10.0
+    hot_reads_per_s: Annotated[
+        float,
+        setting(
+            "An object read so often by hot_hosts hosts gets a copy more, where one of them is if "
+            "it can be. 0: never.",
+            minimum=0,
+            maximum=1e9,
+        ),
+    ] = 0.0
+    hot_hosts: Annotated[
+        int, setting("Hosts that must read an object for it to be hot.", minimum=1, maximum=1024)
+    ] = 3
+    cold_after_s: Annotated[
+        float,
+        setting(
+            "So long after it was hot last an object loses the additional copy.",
+            unit="s",
+            minimum=0.1,
+            maximum=86_400,
+        ),
+    ] = 60.0
     placement: Annotated[
         PlacementName,
         setting(

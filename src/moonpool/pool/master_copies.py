@@ -76,12 +76,27 @@ class Copies:
         for segment in self._catalog.segments:
             if segment.draining and segment.alive and segment.objects:
                 self._empty(segment, now, wall_ms)
+        self._follow_heat(now)
         if self._catalog.rows.several:
             self._repair(now, wall_ms)
 
+    def _follow_heat(self, now: float) -> None:
+        heat, copying = self._catalog.rows.heat, self._catalog.copying
+        cooled = heat.cooled(now, lambda row: bool(copying.open(np.array([row], np.int32))[0]))
+        if cooled.size:
+            self._trim(cooled, now)
+        present = self._present(now)
+        for row, host in heat.hot():
+            counts = copying.present_copies(np.array([row], np.int32), present)
+            if len(copying) < ORDERS_MAX and counts[0] == self._catalog.table.wanted[row]:
+                rows = np.array([row], np.int32)
+                if not copying.open(rows)[0]:
+                    self._copy(rows, now, None, host)
+
     @property
     def _busy(self) -> bool:
-        return bool(self._draining) or self._catalog.rows.several
+        rows = self._catalog.rows
+        return bool(self._draining) or rows.several or len(rows.heat) > 0
 
     def next_deadline(self) -> float | None:
         if self._busy or len(self._catalog.copying):
@@ -131,7 +146,8 @@ class Copies:
             self._trim(many, now)
 
     def _trim(self, rows: I32, now: float) -> None:
-        """One copy less of each, from where there is least room: its node was away, and is back."""
+        """One copy less of each that has too many, from where there is least room: its node was
+        away, and is back; or it is read less."""
         table, segments = self._catalog.table, self._catalog.segments
         alive = segments.alive
         surplus = []
@@ -166,7 +182,7 @@ class Copies:
         numbers = table.replica_segment[replicas]
         return int((present[numbers] & (numbers != segment.id)).sum())
 
-    def _copy(self, rows: I32, now: float, moved_from: Segment | None) -> None:
+    def _copy(self, rows: I32, now: float, moved_from: Segment | None, host: str = "") -> None:
         """Orders for as many of these rows as there is room for, elsewhere and on the way."""
         table, copying = self._catalog.table, self._catalog.copying
         groups: dict[tuple[int, int], list[int]] = {}
@@ -177,7 +193,7 @@ class Copies:
             if source is None:
                 continue
             size = int(table.size[row])
-            target = self._target(row, size, taken)
+            target = self._target(row, size, taken, host)
             if target is None:
                 continue
             pair = (source.id, target)
@@ -192,7 +208,7 @@ class Copies:
         for (number, target), mine in groups.items():
             self._order(number, target, np.array(mine, np.int32), moved_from is not None, now)
 
-    def _target(self, row: int, size: int, taken: dict[int, int]) -> int | None:
+    def _target(self, row: int, size: int, taken: dict[int, int], host: str) -> int | None:
         nodes = self._catalog.copying.nodes_of(row)
         facts = [
             one._replace(free_bytes=one.free_bytes - taken.get(one.segment, 0))
@@ -200,7 +216,7 @@ class Copies:
             if one.node not in nodes
         ]
         chosen = self._catalog.placement.targets(
-            facts, size, 1, "", -1, self._random.random(), False
+            facts, size, 1, host, -1, self._random.random(), False
         )
         return chosen[0] if chosen else None
 

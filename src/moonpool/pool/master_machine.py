@@ -85,6 +85,9 @@ class MasterMachine:
             placement=self.config.placement,
             failure_domain=self.config.failure_domain,
             slow_start_s=self.config.slow_start_s,
+            hot_reads_per_s=self.config.hot_reads_per_s,
+            hot_hosts=self.config.hot_hosts,
+            cold_after_s=self.config.cold_after_s,
             high_watermark=self.config.high_watermark,
             low_watermark=self.config.low_watermark,
         )
@@ -246,7 +249,7 @@ class MasterMachine:
             raise BadInput(f"a client cannot send {type(message).__name__}")
         touches = getattr(message, "touches", None)
         if touches is not None and touches.row:
-            self.counts.read(*self._reading.apply(touches, asked.now))
+            self.counts.read(*self._reading.apply(touches, asked.host_id, asked.now))
         if self.recovering and isinstance(message, m.Reserve):
             self._held.put(asked, message, deadline_ms)
         elif self.recovering and isinstance(message, m.Commit):

@@ -101,12 +101,12 @@ class Reading:
         """What was read is applied before any request; here only that is asked for."""
         return m.Done(i32(call.touches.row).size)
 
-    def apply(self, touches: m.Touches, now: float) -> tuple[int, int]:
+    def apply(self, touches: m.Touches, host_id: str, now: float) -> tuple[int, int]:
         """The reads that clients report count for recency; how many, and of how many bytes."""
         rows, sequences = i32(touches.row), u64(touches.sequence)
         if rows.size != sequences.size:
             raise BadInput(f"touches of {rows.size} rows and {sequences.size} sequences")
-        self._catalog.touch(rows, sequences, now)
+        self._catalog.touch(rows, sequences, now, host_id)
         table = self._catalog.table
         known = rows[(rows >= 0) & (rows < table.size.size)]
         return rows.size, int(table.size[known].sum())

@@ -26,6 +26,7 @@ def catalog_counters(catalog: Catalog) -> Counters:
         "futile_evictions": catalog.rows.evictor.futile,
         "futile_skipped": catalog.rows.evictor.futile_skipped,
         "soft_pins": len(catalog.rows.standing),
+        "hot_objects": len(catalog.rows.heat),
         "copies_open": len(catalog.copying),
         "copies_made": catalog.copying.copied,
         "copies_failed": catalog.copying.failed,

@@ -67,6 +67,9 @@ class CatalogConfig:
     placement: str = "local"
     failure_domain: str = ""  # label of nodes that names it; empty: the host
     slow_start_s: float = 0.0
+    hot_reads_per_s: float = 0.0  # 0: no object is
+    hot_hosts: int = 3
+    cold_after_s: float = 60.0
     high_watermark: float = 1.0  # 1: off
     low_watermark: float = 1.0
 

@@ -285,8 +285,9 @@ class Catalog:
             found[at] = self.rows.reachable(rows[at])
         return found.view(np.uint8)
 
-    def touch(self, rows: I32, sequences: U64, now: float = 0.0) -> int:
-        """Reads, oldest first; how many are of what is there."""
+    def touch(self, rows: I32, sequences: U64, now: float = 0.0, host: str = "") -> int:
+        """Reads by a host, oldest first; how many are of what is there."""
+        self.rows.heat.read(rows, sequences, host, now)
         self.rows.standing.read(rows, sequences, now)
         return self.rows.order.touched(rows, sequences)
 

@@ -152,11 +152,11 @@ class Copying:
         several = several[(table.flags[several] & IN_FLIGHT) == 0]
         if several.size == 0:
             return several, several
-        counts = self._present(several, present)
-        wanted = table.wanted[several]
+        counts = self.present_copies(several, present)
+        wanted = table.wanted[several] + self._rows.heat.more(several)
         return several[counts < wanted], several[counts > wanted]
 
-    def _present(self, rows: I32, present: Bool) -> U8:
+    def present_copies(self, rows: I32, present: Bool) -> U8:
         counts, replicas = self._rows.table.replicas_of(rows)
         owner = np.repeat(np.arange(rows.size), counts)
         here = present[self._rows.table.replica_segment[replicas]]

@@ -27,6 +27,7 @@ from moonpool.pool.catalog.base import (
 )
 from moonpool.pool.catalog.events import EventLog
 from moonpool.pool.catalog.eviction import Evictor, order_named
+from moonpool.pool.catalog.heat import Heat
 from moonpool.pool.catalog.leases import Leases
 from moonpool.pool.catalog.segments import Segment, Segments, total
 from moonpool.pool.catalog.standing import Standing
@@ -43,6 +44,7 @@ class Rows:
         self.term = term
         self.segments = Segments(config.segments_max)
         self.standing = Standing(table)
+        self.heat = Heat(table, config.hot_reads_per_s, config.hot_hosts, config.cold_after_s)
         self.order = order_named(config.eviction, table, config.segments_max, self.standing)
         self.events = EventLog(config.events_max, term)
         self.leases = Leases(table, config.leases_max, config.lease_ms_max)
