@@ -17,6 +17,7 @@ from moonpool.transfer.base import OpState
 from moonpool.transfer.cost import CostClass
 from moonpool.transfer.engine import Engine
 from moonpool.transfer.peer import Peer
+from moonpool.transfer.peer_rails import RAILS_MAX, planned
 from moonpool.transfer.rails import RailState, StripedOp
 from moonpool.transfer.segment import Segment
 from moonpool.transfer.topology import UNKNOWN_NODE, this_machine
@@ -301,3 +302,36 @@ def test_what_listens_everywhere_is_announced_address_by_address(folder: str) ->
             peer = engine.connect(f"127.0.0.1:{port}")
             hosts = [parse_address(path.address).host for path in peer.rails.paths]
             assert hosts[0] == "127.0.0.1" and "0.0.0.0" not in hosts
+
+
+def test_which_announced_addresses_are_dialled() -> None:
+    announced = ["127.0.0.1:5", "10.0.0.2:5", "10.0.0.1:5", "[fd00::2]:5"]
+    # A peer's loopback is not ours, unless it is how we reach it.
+    assert planned("10.0.0.1:5", announced) == ["10.0.0.1:5", "10.0.0.2:5", "[fd00::2]:5"]
+    assert planned("127.0.0.1:5", ["127.0.0.2:6"]) == ["127.0.0.1:5", "127.0.0.2:6"]
+    assert planned("unix:/run/x", announced) == ["unix:/run/x"]
+    many = [f"10.0.1.{at}:5" for at in range(1, 60)]
+    assert len(planned("10.0.0.1:5", many)) == RAILS_MAX
+
+
+def test_an_address_that_nobody_answers_at_costs_a_rail_and_nothing_else(
+    owner: Owner, engine: Engine
+) -> None:
+    dead = "127.0.0.1:1"
+    peer = engine.connect(owner.address, rails=[dead, owner.addresses[1]])
+    rails_up(peer)
+    memory = engine.allocate(BIG_BYTES)
+    op = move(engine, peer, "read", memory)
+    assert op.wait() and op.check() and set(op.rail_bytes) == set(owner.addresses)
+    (line,) = [one for one in engine.explain(peer.segment("big")) if one.rail == dead]
+    assert not line.usable and "cannot connect to 127.0.0.1:1" in line.why
+
+
+def test_another_process_at_an_address_is_no_rail(folder: str, owner: Owner) -> None:
+    with (
+        Owner(folder) as stranger,
+        Engine(dir=folder, shared_memory=False) as engine,
+    ):
+        peer = engine.connect(owner.address, rails=[stranger.address])
+        wait_until(lambda: "another process" in peer.rails.lines[1].why)
+        assert not peer.rails.lines[1].up
