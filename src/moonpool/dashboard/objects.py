@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 BINARY: Final = "application/octet-stream"
-_MISSES: Final = {MissReason.ABSENT: 404, MissReason.EXPIRED: 404, MissReason.REFUSED: 403}
+_MISSES: Final = {
+    MissReason.ABSENT: 404,
+    MissReason.EVICTED: 404,
+    MissReason.EXPIRED: 404,
+    MissReason.REFUSED: 403,
+}
 _PUT_OPTIONS: Final = frozenset({"replicas", "min_replicas", "parent", "ttl_s", "replace"})
 
 

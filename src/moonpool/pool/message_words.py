@@ -47,6 +47,7 @@ class LookupStatus(IntEnum):
     UNREACHABLE = 3  # committed, but every replica is on a lost node
     EXPIRED = 4  # its TTL is over
     RECOVERING = 5
+    EVICTED = 6  # absent: it went for others lately
 
 
 class RemoveStatus(IntEnum):

@@ -22,6 +22,7 @@ _REASON = {
     m.LookupStatus.UNREACHABLE: MissReason.UNREACHABLE,
     m.LookupStatus.EXPIRED: MissReason.EXPIRED,
     m.LookupStatus.RECOVERING: MissReason.RECOVERING,
+    m.LookupStatus.EVICTED: MissReason.EVICTED,
 }
 
 _FOUND = bytes([m.LookupStatus.FOUND])

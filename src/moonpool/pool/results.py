@@ -13,6 +13,7 @@ class MissReason(StrEnum):
     """Why a get is a miss."""
 
     ABSENT = "absent"  # no committed object under the key
+    EVICTED = "evicted"  # the same, and it went for others lately
     IN_FLIGHT = "in_flight"  # somebody is writing it
     UNREACHABLE = "unreachable"  # every replica, or the master, is out of reach
     CORRUPT = "corrupt"  # the bytes failed their CRC-32C

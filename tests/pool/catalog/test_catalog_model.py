@@ -47,6 +47,7 @@ class CatalogModel(RuleBasedStateMachine):
         super().__init__()
         self.pool = Pool()
         self.values: dict[bytes, Value] = {}
+        self.ever_evicted: set[bytes] = set()
         self.open: dict[int, Open] = {}
         self.parents: dict[bytes, bytes] = {}  # of keys that have a row
         self.event = 1
@@ -87,6 +88,7 @@ class CatalogModel(RuleBasedStateMachine):
     def evicted(self, sheltered: set[bytes]) -> None:
         """Check and mirror the evictions of one decision."""
         gone = [key for kind, key in self.consume() if kind == "evict"]
+        self.ever_evicted.update(gone)
         for key in gone:
             family = self.closure(key)
             assert not family & sheltered, f"{key!r} belongs to the batch"
@@ -321,6 +323,8 @@ class CatalogModel(RuleBasedStateMachine):
                 expected = LookupStatus.IN_FLIGHT
             else:
                 expected = LookupStatus.ABSENT
+                if status is LookupStatus.EVICTED and key in self.ever_evicted:
+                    continue
             assert status is expected, (key, status, expected)
         table = self.pool.catalog.table
         for key, value in self.values.items():

@@ -176,3 +176,26 @@ def test_a_parent_that_came_first_outlives_its_child(policy: str) -> None:
     pool.put([b"x"], 2)
     assert pool.found(KEYS) == [b"a", b"c", b"d", b"e"]
     pool.check()
+
+
+@pytest.mark.parametrize("policy", SHARED)
+def test_a_pinned_child_elsewhere_keeps_its_parent_and_the_search_ends(policy: str) -> None:
+    pool = pool_of(policy)
+    pool.add_segment(10)
+    pool.put([b"a"], 6, prefer=0)
+    pool.put([b"b"], 2, prefer=1, parents=[-2], outside=[b"a"], pin=2)
+    pool.put([b"p"], 8, prefer=1, pin=2)
+    assert pool.put([b"x"], 6, prefer=0) == [S.HELD]
+    pool.remove([b"b"])
+    assert pool.put([b"x"], 6, prefer=0) == [S.COMMITTED]
+    pool.check()
+
+
+def test_orphans_that_may_not_go_are_passed_over() -> None:
+    pool = pool_of("lfu")
+    pool.put([b"a", b"b"], 2, chain=True, pin=2)
+    pool.put([b"c"], 2)
+    pool.remove([b"a"])
+    assert pool.put([b"x"], 8) == [S.COMMITTED]
+    assert pool.found([b"b", b"c"]) == [b"b"]
+    pool.check()

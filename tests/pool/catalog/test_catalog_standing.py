@@ -9,6 +9,7 @@ import pytest
 
 from moonpool.pool.messages import PutStatus as S
 from tests.pool.catalog.harness import SMALL, Pool
+from tests.pool.catalog.test_catalog_inventory import report, take
 
 SOFT, HARD, LOW, HIGH = 1, 2, 4, 8
 POLICIES = ["lru", "lfu", "sieve", "arc"]
@@ -112,3 +113,30 @@ def test_a_soft_pin_of_a_key_put_anew_is_not_the_old_ones() -> None:
     assert not pool.catalog.table.flags[row] & 64
     pool.catalog.unpin(2.0)
     pool.check()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_inventory_brings_priorities_and_soft_pins_back(policy: str) -> None:
+    pool = Pool(replace(SMALL, eviction=policy))
+    segment = pool.add_segment(10)
+    segment.known = False
+    chunk = report([(b"s", b"", 1, 1), (b"l", b"", 2, 1), (b"p", b"", 3, 1), (b"h", b"p", 4, 1)])
+    pins = np.array([SOFT, LOW, LOW, HIGH], np.uint8)
+    take(pool, segment, replace(chunk, pins=pins, sizes=np.full(4, 2, np.uint64)))
+    assert len(pool.catalog.rows.standing) == 1
+    pool.put([b"n"], 2)
+    pool.put([b"x"], 2, pin=SOFT)
+    assert pool.found([b"s", b"l", b"p", b"h", b"n"]) == [b"s", b"p", b"h", b"n"]
+    pool.put([b"y"], 2, pin=SOFT)
+    assert pool.found([b"s", b"p", b"h", b"n"]) == [b"s", b"p", b"h"]
+    pool.catalog.unpin(1800.0)
+    assert not pool.catalog.table.flags[pool.row(b"s")] & 64
+    pool.check()
+
+
+def test_an_inventory_of_normal_objects_below_a_low_one_raises_it(pool: Pool) -> None:
+    pool.put([b"l"], 2, pin=LOW)
+    segment = pool.add_segment(8)
+    segment.known = False
+    take(pool, segment, report([(b"c", b"l", 90, 1)]))
+    assert pool.catalog.table.pin[pool.row(b"l")] == 0

@@ -23,7 +23,7 @@ FAILURES_IN_A_ROW_MAX: Final = 3
 PUTS_SKIPPED_MAX: Final = 1024
 # A block that was evicted is absent; a chain longer than the pool ends in a full one. Both are
 # the normal life of a small cache and no errors.
-_NORMAL_MISS: Final = MissReason.ABSENT
+_NORMAL_MISSES: Final = (MissReason.ABSENT, MissReason.EVICTED)
 _NORMAL_PUT: Final = (PutStatus.STORED, PutStatus.EXISTS, PutStatus.FULL)
 
 
@@ -141,7 +141,7 @@ class Replayer:
         if matched == len(keys) or request.hash_ids[matched] not in self._stored:
             return
         (answer,) = self._pool.get_many_into([keys[matched]], [self._rows[matched]])
-        if isinstance(answer, Miss) and answer.reason != _NORMAL_MISS:
+        if isinstance(answer, Miss) and answer.reason not in _NORMAL_MISSES:
             self._ledger.error(answer.reason.value)
 
     def _write(self, keys: list[bytes], start: int) -> list[PutResult]:

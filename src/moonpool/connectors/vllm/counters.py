@@ -16,7 +16,7 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "load_seconds": ("Time from the begin of loads to their end, summed.", ()),
     "load_failed_blocks": (
         "Blocks that were to be loaded and were computed instead, by reason.",
-        ("absent", "corrupt", "deadline", "unreachable", "away", "cancelled", "other"),
+        ("absent", "evicted", "corrupt", "deadline", "unreachable", "away", "cancelled", "other"),
     ),
     "lookup_failures": ("Lookups that were no answer within their deadline.", ()),
     "lookups_skipped": (

@@ -47,6 +47,7 @@ SWEEP_ROWS = 16_384
 
 # Plain numbers: a member of an enum costs as much as the comparison it is used in.
 _FOUND, _ABSENT = int(LookupStatus.FOUND), int(LookupStatus.ABSENT)
+_EVICTED = int(LookupStatus.EVICTED)
 _LOOKUP_STATUS = np.full(256, _ABSENT, np.uint8)  # of a row in this state
 _LOOKUP_STATUS[COMMITTED] = _FOUND
 _LOOKUP_STATUS[RESERVED] = LookupStatus.IN_FLIGHT
@@ -249,6 +250,9 @@ class Catalog:
         if self.rows.may_expire:
             over = (status == _FOUND) & self.rows.expired(np.maximum(rows, 0), wall_ms)
             status[over] = LookupStatus.EXPIRED
+        if len(self.rows.evicted):
+            absent = np.flatnonzero(status == _ABSENT)
+            status[self.rows.evicted.among(blob, ends, absent)] = _EVICTED
         if prefix:
             self._cut(status)
         counts = np.zeros(rows.size, np.uint8)

@@ -26,6 +26,7 @@ from moonpool.pool.catalog.base import (
     Retirement,
 )
 from moonpool.pool.catalog.events import EventLog
+from moonpool.pool.catalog.evicted import Evicted
 from moonpool.pool.catalog.eviction import Evictor, order_named
 from moonpool.pool.catalog.heat import Heat
 from moonpool.pool.catalog.leases import Leases
@@ -43,6 +44,7 @@ class Rows:
         self.table = table
         self.term = term
         self.segments = Segments(config.segments_max)
+        self.evicted = Evicted()
         self.standing = Standing(table)
         self.heat = Heat(table, config.hot_reads_per_s, config.hot_hosts, config.cold_after_s)
         self.order = order_named(config.eviction, table, config.segments_max, self.standing)
@@ -97,6 +99,10 @@ class Rows:
         table = self.table
         valued = rows[table.state[rows] == COMMITTED]
         self.record(kind, valued, wall_ms)
+        if kind == "evict":
+            self.evicted.add(*table.keys(valued))
+        elif len(self.evicted):
+            self.evicted.forget(*table.keys(valued))
         retirements = self.detach(valued, now)
         replaced = (table.flags[valued] & IN_FLIGHT) != 0
         table.state[valued] = np.where(replaced, RESERVED, GHOST)
