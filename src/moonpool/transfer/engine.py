@@ -59,7 +59,8 @@ _DIAL_S = 0.25
 
 
 class Engine:
-    """Registers memory, connects to peers, moves blocks. Thread-safe; a context manager.
+    """Registers memory, connects to peers, moves blocks. Thread-safe; a context manager: one that
+    has peers lives, with its threads, until it is closed.
 
     Settings are those of TransferConfig, given as a struct or by name: `Engine(deadline_ms=500)`.
     An unknown one is an error.
