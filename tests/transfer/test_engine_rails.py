@@ -335,3 +335,20 @@ def test_another_process_at_an_address_is_no_rail(folder: str, owner: Owner) -> 
         peer = engine.connect(owner.address, rails=[stranger.address])
         wait_until(lambda: "another process" in peer.rails.lines[1].why)
         assert not peer.rails.lines[1].up
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"transport": "tpc"}, "unknown transport 'tpc'.*Did you mean 'tcp'"),
+        ({"priority": 1001}, "outside -1000..1000"),
+        ({"priority": 0.5}, "give a whole number"),
+        ({"priority": True}, "give a whole number"),
+    ],
+)
+def test_what_cannot_be_asked_for(folder: str, how: dict[str, Any], said: str) -> None:
+    with Engine(dir=folder) as engine:
+        one, other = engine.allocate(BLOCK), engine.allocate(BLOCK)
+        with pytest.raises(BadInput, match=said):
+            engine.read(one, None, other, None, **how)
+        assert not one.array.any()
