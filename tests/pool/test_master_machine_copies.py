@@ -8,6 +8,7 @@ import pytest
 from moonpool._core import crc32c
 from moonpool.pool import messages as m
 from moonpool.pool.columns import pack_keys, u8
+from moonpool.pool.master_limits import MasterLimits
 from moonpool.pool.messages import LookupStatus as L
 from moonpool.pool.messages import PutStatus as S
 from moonpool.pool.messages import RemoveStatus as R
@@ -330,3 +331,43 @@ def test_what_cools_while_its_copy_is_made_loses_it_afterwards() -> None:
     assert len(world.placed(readers[0], b"a")) == 2
     world.pass_time(3.0)
     assert len(world.placed(readers[0], b"a")) == 1
+
+
+def test_an_open_order_alone_makes_nobody_tick_all_the_time(world: MasterWorld) -> None:
+    client = world.client()
+    order_to(world, client, b"a")
+    drain(world, client, "n0", stop=True)
+    world.perform(world.master.tick(world.now))
+    due = world.master.next_deadline()
+    assert due is not None and due > world.now
+    assert len(world.master.catalog.copying) == 1
+
+
+def test_what_cannot_leave_a_drained_node_does_not_hold_up_the_rest() -> None:
+    world = MasterWorld(REPAIR, limits=MasterLimits(copied_rows_a_step=1))
+    world.add_node()
+    client = world.client()
+    world.put(client, [b"big"], 40_000)
+    world.put(client, [b"small"])
+    world.add_node(capacity=1 << 14)
+    drain(world, client, "n0")
+    world.pass_time(4.0)
+    assert nodes_of(world, client, b"small") == [1] and nodes_of(world, client, b"big") == [0]
+    assert drain(world, client, "n0") == 1
+    world.add_node()
+    world.pass_time(4.0)
+    assert nodes_of(world, client, b"big") == [2]
+
+
+def test_a_step_of_repair_is_bounded_and_goes_on() -> None:
+    world = MasterWorld(REPAIR, limits=MasterLimits(copied_rows_a_step=4))
+    for _ in range(3):
+        world.add_node()
+    client = world.client()
+    world.put(client, KEYS, replicas=2)
+    world.leave(world.nodes[0])
+    world.pass_time(8.0)
+    assert all(nodes_of(world, client, key) == [1, 2] for key in KEYS)
+    world.join(world.nodes[0])
+    world.pass_time(8.0)
+    assert sum(node.agent.usage()["sealed"] for node in world.nodes) == 40

@@ -25,6 +25,7 @@ ORDERS_MAX = 8  # open at a time
 ORDER_BYTES_MAX = 32 << 20  # of one order, if it is not one object
 ORDER_S = 10.0
 STEP_S = 0.1
+STUCK_S = 0.5
 
 
 class Copies:
@@ -37,6 +38,7 @@ class Copies:
         links: Links,
         agents: Agents,
         outbox: list[Effect],
+        rows_a_step: int,
         seed: int,
     ) -> None:
         self._delay_s = config.repair_delay_s
@@ -44,9 +46,11 @@ class Copies:
         self._links = links
         self._agents = agents
         self._outbox = outbox
+        self._rows_a_step = rows_a_step  # looked at one by one
         self._random = random.Random(seed)
         self._cursor = 0
         self._next_step = 0.0
+        self._looked_at: dict[int, int] = {}  # by segment that is drained: places passed over
         self._draining: set[str] = set()
 
     # Drain.
@@ -68,23 +72,25 @@ class Copies:
         for order in self._catalog.copying:
             if order.until <= now or not self._reachable(order):
                 self._give_up(order)
-        if now < self._next_step or not self._busy:
+        if now < self._next_step:
             return
         self._next_step = now + STEP_S
+        if not self._busy:
+            return
         for link in self._links:
             link.segment.draining = link.endpoint.node in self._draining
         for segment in self._catalog.segments:
             if segment.draining and segment.alive and segment.objects:
-                self._empty(segment, now, wall_ms)
+                self._empty(segment, now)
         self._follow_heat(now)
         if self._catalog.rows.several:
-            self._repair(now, wall_ms)
+            self._repair(now)
 
     def _follow_heat(self, now: float) -> None:
         heat, copying = self._catalog.rows.heat, self._catalog.copying
         cooled = heat.cooled(now, lambda row: bool(copying.open(np.array([row], np.int32))[0]))
         if cooled.size:
-            self._trim(cooled, now)
+            self._trim(cooled)
         present = self._present(now)
         for row, host in heat.hot():
             counts = copying.present_copies(np.array([row], np.int32), present)
@@ -128,24 +134,23 @@ class Copies:
             present[link.segment.id] = near and not link.segment.draining
         return present
 
-    def _repair(self, now: float, wall_ms: int) -> None:
+    def _repair(self, now: float) -> None:
         copying = self._catalog.copying
         if len(copying) >= ORDERS_MAX:
             return
         rows, cursor = self._catalog.scan(self._cursor, LIST_ROWS, b"")
+        few, many = copying.lacking(rows, self._present(now))
+        few = few[~copying.open(few)][: self._rows_a_step]
+        many = many[~copying.open(many)][: self._rows_a_step]
+        if many.size:
+            self._trim(many)
+        if few.size and self._copy(few, now, None) or many.size == self._rows_a_step:
+            return  # there may be more in this window
         self._cursor = max(cursor, 0)
         if cursor < 0:
             self._next_step = now + max(STEP_S, self._delay_s / 4)
-        present = self._present(now)
-        few, many = copying.lacking(rows, present)
-        few = few[~copying.open(few)]
-        if few.size:
-            self._copy(few, now, None)
-        many = many[~copying.open(many)]
-        if many.size:
-            self._trim(many, now)
 
-    def _trim(self, rows: I32, now: float) -> None:
+    def _trim(self, rows: I32) -> None:
         """One copy less of each that has too many, from where there is least room: its node was
         away, and is back; or it is read less."""
         table, segments = self._catalog.table, self._catalog.segments
@@ -161,9 +166,11 @@ class Copies:
         replicas = np.array(surplus, np.int32)
         self._agents.retire(self._catalog.rows.take_replicas(replicas))
 
-    def _empty(self, segment: Segment, now: float, wall_ms: int) -> None:
+    def _empty(self, segment: Segment, now: float) -> None:
         table, copying = self._catalog.table, self._catalog.copying
-        held = segment.by_slot[segment.by_slot >= 0][: ORDERS_MAX * COPIES_PER_ORDER]
+        held = segment.by_slot[segment.by_slot >= 0]
+        start = self._looked_at.get(segment.id, 0) % held.size
+        held = np.concatenate([held[start:], held[:start]])[: self._rows_a_step]
         rows = table.replica_object[held]
         ready = (table.state[rows] == COMMITTED) & ~copying.open(rows)
         ready &= (table.flags[rows] & LEASED) == 0
@@ -173,8 +180,13 @@ class Copies:
         enough = counts >= np.maximum(table.wanted[rows], 1) if rows.size else ready[:0]
         if enough.any():
             self._agents.retire(self._catalog.rows.take_replicas(held[enough]))
+        moved = int(enough.sum())
         if (~enough).any() and len(copying) < ORDERS_MAX:
-            self._copy(rows[~enough], now, segment)
+            moved += self._copy(rows[~enough], now, segment)
+        if moved == 0 and not len(copying):
+            # Nothing of these can go now: others, and not at once.
+            self._looked_at[segment.id] = start + self._rows_a_step
+            self._next_step = now + STUCK_S
 
     def _others(self, row: int, segment: Segment, present: Bool) -> int:
         table = self._catalog.table
@@ -182,8 +194,9 @@ class Copies:
         numbers = table.replica_segment[replicas]
         return int((present[numbers] & (numbers != segment.id)).sum())
 
-    def _copy(self, rows: I32, now: float, moved_from: Segment | None, host: str = "") -> None:
-        """Orders for as many of these rows as there is room for, elsewhere and on the way."""
+    def _copy(self, rows: I32, now: float, moved_from: Segment | None, host: str = "") -> int:
+        """Orders for as many of these rows as there is room for, elsewhere and on the way; how
+        many orders."""
         table, copying = self._catalog.table, self._catalog.copying
         groups: dict[tuple[int, int], list[int]] = {}
         sizes: dict[tuple[int, int], int] = {}
@@ -207,6 +220,7 @@ class Copies:
             taken[target] = taken.get(target, 0) + size
         for (number, target), mine in groups.items():
             self._order(number, target, np.array(mine, np.int32), moved_from is not None, now)
+        return len(groups)
 
     def _target(self, row: int, size: int, taken: dict[int, int], host: str) -> int | None:
         nodes = self._catalog.copying.nodes_of(row)

@@ -23,6 +23,7 @@ class MasterLimits:
     reservations_max: int = 1_000_000
     leases_max: int = 65_536
     segments_max: int = 1_024
+    copied_rows_a_step: int = 512
 
 
 def wait_until(now: float, wait_ms: int) -> float:

@@ -111,7 +111,9 @@ class MasterMachine:
         self._writing = Writing(
             catalog, links, agents, self._removals, self._waiters, config.reservation_ms
         )
-        self._copies = Copies(config, catalog, links, agents, outbox, seed=self._seed)
+        self._copies = Copies(
+            config, catalog, links, agents, outbox, limits.copied_rows_a_step, self._seed
+        )
         self._reading = Reading(catalog, links, agents, self.recovery)
         self._held = HeldCalls(catalog, self._writing.recovering, limits.held_puts_max, outbox)
         self._followers = Followers(catalog.events, limits.followers_max, outbox)
