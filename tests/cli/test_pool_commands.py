@@ -167,3 +167,15 @@ def test_rm_by_conditions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert rows(capsys, *words, "--max-size", "5") == [{"removed": 0, "bytes": 0, "dry_run": False}]
     assert main(["rm", "--contains", "cond/", "--min-size", "5B"]) == 0
     assert capsys.readouterr().out == "1 removed, 5 B\n"
+
+
+def test_put_says_how_firmly_it_is_to_be_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x").write_bytes(b"x")
+    words = ("put", "kept", str(tmp_path / "x"), "--pin", "soft", "--pin-ttl", "10m")
+    (row,) = rows(capsys, *words, "--priority", "high", "--replicas", "2", "--min-replicas", "1")
+    assert (row["status"], row["replicas"]) == ("stored", 1)
+    assert rows(capsys, "stat")[0]["soft_pins"] == 1
+    assert main(["put", "k", str(tmp_path / "x"), "--pin-ttl", "10m"]) == 2
+    assert "soft pin" in capsys.readouterr().err

@@ -1,0 +1,145 @@
+"""The table "Where a copy stands" of docs/store.md, cell by cell: readable, evictable, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from moonpool.pool import messages as m
+from moonpool.pool.columns import pack_keys
+from moonpool.pool.messages import LookupStatus as L
+from moonpool.pool.messages import PutStatus as S
+from tests.pool.master_world import CONFIG, MasterWorld
+
+CAPACITY = 1 << 16
+SIZE = 40_000
+KEY = b"a"
+SETTINGS = msgspec.structs.replace(CONFIG, slow_start_s=0.0, repair_delay_s=600.0)
+
+
+class State:
+    """One copy of KEY on segment 0, in some state."""
+
+    def __init__(self, nodes: int = 1) -> None:
+        self.world = MasterWorld(SETTINGS)
+        for _ in range(nodes):
+            self.world.add_node(capacity=CAPACITY)
+        self.client = self.world.client()
+        self.segment = 0
+
+    def put(self, **how: object) -> None:
+        assert self.world.put(self.client, [KEY], SIZE, **how) == [S.COMMITTED]
+
+    def readable(self) -> bool:
+        if self.world.look(self.client, KEY) != [L.FOUND]:
+            return False
+        return self.segment in [place[0] for place in self.world.placed(self.client, KEY)]
+
+    def evictable(self) -> bool:
+        """Whether it goes for an object that needs its room there."""
+        self.world.reserve(self.client, [b"x"], SIZE, prefer_segment=self.segment)
+        segment = self.world.master.catalog.segments[self.segment]
+        return bool(self.before) and segment.committed_bytes == 0
+
+    def counted(self) -> str:
+        segment = self.world.master.catalog.segments[self.segment]
+        self.before = segment.committed_bytes
+        if segment.committed_bytes:
+            return "committed"
+        return "promised" if segment.promised_bytes else ""
+
+
+def writing() -> State:
+    state = State()
+    state.world.reserve(state.client, [KEY], SIZE)
+    return state
+
+
+def committed() -> State:
+    state = State()
+    state.put()
+    return state
+
+
+def pinned() -> State:
+    state = State()
+    state.put(pin=2)
+    return state
+
+
+def copying() -> State:
+    state = State(nodes=2)
+    state.put(prefer_segment=0)
+    state.world.copying = False
+    state.world.call(state.client, m.Drain("n0"), m.Done)
+    state.world.pass_time(0.5)
+    assert len(state.world.master.catalog.copying) == 1
+    state.segment = 1
+    return state
+
+
+def failed() -> State:
+    state = State()
+    reserved = state.world.reserve(state.client, [KEY], SIZE)
+    state.world.call(state.client, m.Abort(reserved.row, reserved.attempt), m.Done)
+    return state
+
+
+def away() -> State:
+    state = State(nodes=2)
+    state.put(prefer_segment=0)
+    state.world.leave(state.world.nodes[0])
+    return state
+
+
+def draining() -> State:
+    state = State(nodes=2)
+    state.put(prefer_segment=0)
+    assert state.world.put(state.client, [b"p"], SIZE, pin=2, prefer_segment=1) == [S.COMMITTED]
+    state.world.call(state.client, m.Drain("n0"), m.Done)
+    state.world.pass_time(1.0)
+    return state
+
+
+def quarantined() -> State:
+    """A reader found its bytes changed."""
+    state = State()
+    state.put()
+    found = state.world.call(state.client, m.Lookup(pack_keys([KEY])), m.Found)
+    replica = found.replicas
+    report = m.Report(found.row, found.sequence, replica.segment, replica.slot, replica.generation)
+    assert state.world.call(state.client, report, m.Done).count == 1
+    return state
+
+
+TABLE: list[tuple[Callable[[], State], bool, bool, str]] = [
+    # state, readable, evictable, counted
+    (writing, False, False, "promised"),
+    (committed, True, True, "committed"),
+    (pinned, True, False, "committed"),
+    (copying, False, False, "promised"),
+    (failed, False, False, ""),
+    (away, False, False, "committed"),
+    (draining, True, False, "committed"),
+    (quarantined, False, False, ""),
+]
+IDS = [row[0].__name__ for row in TABLE]
+
+
+@pytest.mark.parametrize(("make", "readable"), [row[:2] for row in TABLE], ids=IDS)
+def test_readable(make: Callable[[], State], readable: bool) -> None:
+    assert make().readable() == readable
+
+
+@pytest.mark.parametrize(("make", "evictable"), [(row[0], row[2]) for row in TABLE], ids=IDS)
+def test_evictable(make: Callable[[], State], evictable: bool) -> None:
+    state = make()
+    state.counted()
+    assert state.evictable() == evictable
+
+
+@pytest.mark.parametrize(("make", "counted"), [(row[0], row[3]) for row in TABLE], ids=IDS)
+def test_counted(make: Callable[[], State], counted: str) -> None:
+    assert make().counted() == counted
