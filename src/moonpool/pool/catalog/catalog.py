@@ -127,8 +127,8 @@ class Catalog:
         admitted = self.admission.admit(put, self._random.random, now, wall_ms, foreign)
         if self.heirs:
             self._inherit(put, admitted)
-        relief = self.room.relieve(wall_ms, now)
-        if relief:
+        if self.config.high_watermark < 1.0:
+            relief = self.room.relieve(wall_ms, now)
             admitted = admitted._replace(retirements=admitted.retirements + relief)
         return admitted
 

@@ -34,6 +34,8 @@ class Strategy:
             left = [one for one in facts if one.capacity_bytes >= size]
         else:
             left = [one for one in facts if one.free_bytes >= size and one.free_slots > 0]
+            if len(left) == 1 and left[0].warmth >= 1.0:
+                return [left[0].segment]
             if any(one.warmth < 1.0 for one in left):
                 left = _without_cold(left, facts, draw)
         if len(left) == 1:

@@ -42,10 +42,8 @@ class Room:
         return self._rows.drop(rows, "evict", wall_ms, now, closed=True)
 
     def relieve(self, wall_ms: int, now: float) -> list[Retirement]:
-        """Empty segments beyond the high watermark to the low one, if there are watermarks."""
+        """Empty segments beyond the high watermark to the low one."""
         config = self._rows.config
-        if config.high_watermark >= 1.0:
-            return []
         retirements: list[Retirement] = []
         for segment in self._rows.segments:
             used = segment.capacity_bytes - segment.free_bytes

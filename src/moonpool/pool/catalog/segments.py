@@ -223,9 +223,12 @@ class Segments:
 
     def facts(self) -> list[SegmentFacts]:
         """Of the segments that take new objects; of those at rest only if there are no others."""
-        open_ones = [segment for segment in self._segments if segment.open and not segment.draining]
-        well = [segment for segment in open_ones if not segment.breaker.tripped]
-        return [segment.facts() for segment in well or open_ones]
+        well = [
+            one.facts()
+            for one in self._segments
+            if one.open and not one.draining and not one.breaker.until
+        ]
+        return well or [one.facts() for one in self._segments if one.open and not one.draining]
 
     def groups(self, segments: U16) -> Iterator[tuple[Segment, slice | np.ndarray]]:
         """Each segment named, with where it is named."""

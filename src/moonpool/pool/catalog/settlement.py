@@ -120,7 +120,9 @@ class Settlement:
             rows.order.came(segment.id, segment.by_slot[call.slots][::-1])
         rows.objects += m
         self._reservations.close_whole(batch)
-        restless = rows.standing.committed(call.rows, batch, now)
+        restless = call.rows[:0]
+        if batch.pin or rows.standing.low:
+            restless = rows.standing.committed(call.rows, batch, now)
         put = batch.source
         assert put is not None
         rows.events.add_keys(

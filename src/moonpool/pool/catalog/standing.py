@@ -57,7 +57,7 @@ class Standing:
         self._pins: dict[int, _Pin] = {}
         self._ends: list[tuple[float, int]] = []
         self.used = False  # some object stands otherwise than normal
-        self._low = False  # some object has low priority
+        self.low = False  # some object has low priority
 
     def __len__(self) -> int:
         return len(self._pins)
@@ -80,7 +80,7 @@ class Standing:
         kind, code = batch.pin & PIN_KIND, batch.pin >> PRIORITY_SHIFT
         if kind == PIN_HARD:
             self._table.flags[rows] |= PINNED
-        if not (code or kind == PIN_SOFT or self._low):
+        if not (code or kind == PIN_SOFT or self.low):
             return rows[:0]
         family = self._stand(rows, code)
         if kind == PIN_SOFT and family.size:
@@ -92,7 +92,7 @@ class Standing:
     def reported(self, rows: I32, now: float) -> I32:
         """These came with an inventory; the rows whose list may be another one than the normal."""
         pins = self._table.pin[rows]
-        if not (self._low or (pins & (0xFF ^ PIN_HARD)).any()):
+        if not (self.low or (pins & (0xFF ^ PIN_HARD)).any()):
             return rows[:0]
         codes = pins >> PRIORITY_SHIFT
         moved = [self._stand(rows[codes == code], int(code)) for code in np.unique(codes)]
@@ -109,7 +109,7 @@ class Standing:
         """Rows of one priority, and what they raise above them."""
         table = self._table
         self.used |= code != 0
-        self._low |= code == _LOW_CODE
+        self.low |= code == _LOW_CODE
         family = self._family(rows)
         pins = table.pin[family]
         lower = _RANK_OF_CODE[np.minimum(pins >> PRIORITY_SHIFT, 2)] < _RANK_OF_CODE[code]
