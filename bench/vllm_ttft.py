@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.engines.smollm2 import write_smollm2
-from tests.engines.vllm_rig import EngineProcess, moonpool_transfer
+from tests.engines.vllm_rig import ONE_THREAD, EngineProcess, moonpool_transfer
 
 from bench.children import Child, await_port, free_port
 from moonpool.core.sections import MasterConfig, NodeConfig
@@ -136,7 +136,9 @@ def engine(work: Path, name: str, model: Path, transfer: dict[str, Any], **env: 
         "kv_transfer_config": transfer,
     }
     # As vLLM serves: LMCache's module does not survive an engine core in its own process either.
-    apart = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", **env}
+    # One thread computes: the scheduler's process and the connector's threads want a core, too, and
+    # two that wait for each other on two cores take five times as long.
+    apart = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", **ONE_THREAD, **env}
     return EngineProcess(work / f"{name}.log", arguments, **apart)
 
 

@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.engines.vllm_pd_rig import PDEngine, Split
+from tests.engines.vllm_pd_rig import LEASE, PDEngine, Split
 from tests.engines.vllm_pd_stages import STAGES
 from tests.engines.vllm_rig import eventually
 
 BLOCK = 32
-# Longer than an engine is ever busy with something else here: two cores, many processes.
-LEASE = {"lease_ms": 1500, "beat_ms": 150}
 
 
 def prompt(seed: object, length: int) -> list[int]:

@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -15,42 +13,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.engines.vllm_rig import ENGINE, ENVIRONMENT, ROOT, EngineProcess, Engines
+from tests.engines.vllm_rig import ENGINE, ONE_THREAD, EngineProcess, Engines, role
 from tests.faults.pool_rig import await_stopped
 
+# Longer than an engine is ever busy with something else here: two cores, many processes.
+LEASE = {"lease_ms": 1500, "beat_ms": 150}
 PATIENCE_S = 300.0  # engines start slowly on a machine that is busy otherwise
 
 
 class PDEngine:
     """One engine; requests overlap. `remote` is where a prefill engine hands over."""
 
-    def __init__(self, log: Path, model: Path, role: str, **changes: Any) -> None:
+    def __init__(
+        self, log: Path, model: Path, kind: str, one_thread: bool = True, **changes: Any
+    ) -> None:
         self.remote = f"127.0.0.1:{free_port()}"
-        extra: dict[str, Any] = {"name": log.stem, **changes.pop("extra", {})}
-        if role == "kv_producer":
-            extra["port"] = int(self.remote.rpartition(":")[2])
-        transfer = {
-            "kv_connector": "MoonpoolHandoffConnector",
-            "kv_role": role,
-            "kv_connector_module_path": "moonpool.connectors.vllm",
-            "kv_connector_extra_config": extra,
-        }
-        reading, writing = os.pipe()
+        port = int(self.remote.rpartition(":")[2]) if kind == "kv_producer" else None
+        transfer = handoff_transfer(kind, log.stem, port, **changes.pop("extra", {}))
         self.log_path = log
         self._log = log.open("wb")
-        ours = {k: v for k, v in os.environ.items() if not k.startswith("MOONPOOL_")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.engines.vllm_pd_role", str(writing)],
-            cwd=ROOT,
-            env={**ours, **ENVIRONMENT},
-            stdin=subprocess.PIPE,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            pass_fds=[writing],
-            text=True,
-        )
-        os.close(writing)
-        self._answers = os.fdopen(reading)
+        environment = ONE_THREAD if one_thread else {}
+        self.process, self._answers = role("vllm_pd_role", self._log, environment)
         self._got: list[dict[str, Any]] = []
         self._news = threading.Condition()
         self._is_ready = False
@@ -161,6 +144,17 @@ class Split:
 
     def prefilled(self) -> dict[str, Any]:
         return self.prefill.answer(f"p-{self.transfer}")
+
+
+def handoff_transfer(kind: str, name: str, port: int | None, **extra: Any) -> dict[str, Any]:
+    """What goes into --kv-transfer-config."""
+    where = {} if port is None else {"port": port}
+    return {
+        "kv_connector": "MoonpoolHandoffConnector",
+        "kv_role": kind,
+        "kv_connector_module_path": "moonpool.connectors.vllm",
+        "kv_connector_extra_config": {"name": name, **where, **extra},
+    }
 
 
 def free_port() -> int:

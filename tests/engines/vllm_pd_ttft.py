@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.engines.vllm_pd_rig import PDEngine, Split
 
@@ -21,7 +22,10 @@ def main() -> None:
     model = Path(sys.argv[1])
     tokens = int(sys.argv[2]) if len(sys.argv) > 2 else 2000
     tries = int(sys.argv[3]) if len(sys.argv) > 3 else 10
-    changes = {
+    changes: dict[str, Any] = {
+        "one_thread": False,
+        "dtype": "auto",
+        "skip_tokenizer_init": True,
         "max_model_len": tokens + 64,
         "max_num_batched_tokens": tokens + 64,
         "num_gpu_blocks_override": 8 * (tokens // 32 + 2),

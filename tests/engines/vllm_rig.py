@@ -32,6 +32,9 @@ ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "PYTHONHASHSEED": "0",
 }
+# One thread each: on few cores that others use too, threads that wait for each other take minutes,
+# and nothing tested depends on how many there are. Benchmarks leave it as vLLM has it.
+ONE_THREAD = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 # Larger than the model's default, so that blocks are of some size; small beside a real one.
 MODEL_CHANGES: dict[str, Any] = {
     "hidden_size": 256,
@@ -51,28 +54,40 @@ ENGINE: dict[str, Any] = {
 }
 
 
+def variables(more: dict[str, str]) -> dict[str, str]:
+    """Of a process with vLLM in it."""
+    ours = {k: v for k, v in os.environ.items() if not k.startswith("MOONPOOL_")}
+    return {**ours, **ENVIRONMENT, **more}
+
+
+def role(
+    module: str, log: IO[bytes], environment: dict[str, str]
+) -> tuple[subprocess.Popen[str], IO[str]]:
+    """`python -m tests.engines.MODULE`, and what it answers, line by line."""
+    reading, writing = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"tests.engines.{module}", str(writing)],
+        cwd=ROOT,
+        env=variables(environment),
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        pass_fds=[writing],
+        text=True,
+    )
+    os.close(writing)
+    return process, os.fdopen(reading)
+
+
 class EngineProcess:
     """One engine; a call waits for its answer. `log` is what it printed."""
 
     started = 0
 
     def __init__(self, log: Path, arguments: dict[str, Any], **environment: str) -> None:
-        reading, writing = os.pipe()
         self.log_path = log
         self._log: IO[bytes] = log.open("wb")
-        ours = {k: v for k, v in os.environ.items() if not k.startswith("MOONPOOL_")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.engines.vllm_role", str(writing)],
-            cwd=ROOT,
-            env={**ours, **ENVIRONMENT, **environment},
-            stdin=subprocess.PIPE,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            pass_fds=[writing],
-            text=True,
-        )
-        os.close(writing)
-        self._answers = os.fdopen(reading)
+        self.process, self._answers = role("vllm_role", self._log, environment)
         self._lock = threading.Lock()
         self._tell(arguments)
         self._ready: dict[str, Any] | None = None
@@ -169,7 +184,9 @@ class Engines:
                     master or self._master, role, **(extra or {})
                 )
             log = self._logs / f"{name}.log"
-            self._engines[name] = EngineProcess(log, options, **(environment or {}))
+            self._engines[name] = EngineProcess(
+                log, options, **{**ONE_THREAD, **(environment or {})}
+            )
         return self._engines[name]
 
     def end(self, name: str) -> None:

@@ -22,6 +22,21 @@ def test_what_breaks_vllm_on_a_cpu_is_not_installed() -> None:
     assert not re.search(r"^(torchvision|torchaudio|torchcodec|triton)==", REQUIREMENTS, re.M)
 
 
+def test_nothing_of_the_recipe_is_allowed_to_fail() -> None:
+    """Whatever cannot be installed or run ends `make` with an error: no `-` before a command, no
+    `||` after one, but for the environment's own making."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    recipe = makefile[makefile.index("test-engines: $(") : makefile.index("## soak")]
+    lines = [line.strip() for line in recipe.splitlines() if line.startswith("\t")]
+    assert len(lines) > 7
+    assert [line for line in lines if line.startswith("-") or "||" in line] == [
+        "test -x $(ENGINES_VENV)/bin/python || $(PYTHON) -m venv $(ENGINES_VENV)"
+    ]
+    assert not re.search(
+        r"skip|xfail|importorskip", (ROOT / "tests/engines/vllm_rig.py").read_text()
+    )
+
+
 def test_the_package_does_not_need_the_engine() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]

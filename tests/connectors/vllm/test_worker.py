@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from moonpool._core import LayerGate
 from moonpool.connectors.vllm.counters import Counters
 from moonpool.connectors.vllm.layout import GroupLayout
 from moonpool.connectors.vllm.link import PoolLink
@@ -264,10 +265,18 @@ def test_a_corrupt_block_is_not_written_into_the_engine(
     assert pool.exists(keys) == [False, True], "the master was told"
 
 
-def test_an_object_of_another_size_is_no_block(two: Engine, pool: Pool) -> None:
-    pool.put(keys_of(0, NOWHERE, chain("text", 1))[0], b"too small")
-    two.step(StepPlan([load("text", [7])], [], synchronous=True))
-    assert two.receive()[1] == {7}
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_an_object_of_another_size_is_no_block(
+    one: Engine, two: Engine, pool: Pool, synchronous: bool
+) -> None:
+    one.store("text", [3, 4])
+    stored(pool, "text", 2)
+    key = keys_of(0, NOWHERE, chain("text", 2))[1]
+    pool.remove(key)
+    pool.put(key, b"too small")
+    two.step(StepPlan([load("text", [7, 8])], [], synchronous))
+    assert two.receive()[1] == {8}
+    assert torch.equal(two.blocks([7]), one.blocks([3]))
 
 
 def test_blocks_after_a_parent_that_is_gone_are_orphans(one: Engine, pool: Pool) -> None:
@@ -349,11 +358,17 @@ def test_long_loads_go_in_waves(limit: int, one: Engine, two: Engine, pool: Pool
 
 
 class HeldLayout(GroupLayout):
-    """What copies out of the engine in the background is slow: it waits to be told."""
+    """What copies in the background is slow: it waits to be told."""
 
     def __init__(self, layout: GroupLayout) -> None:
         self.__dict__.update(layout.__dict__)
         self.go = threading.Event()
+
+    def scatter_layers(
+        self, block_ids: Sequence[int], objects: Sequence[Any], gate: LayerGate
+    ) -> None:
+        assert self.go.wait(30)
+        super().scatter_layers(block_ids, objects, gate)
 
     def gather(self, layer: int, block_ids: Sequence[int], objects: Sequence[Any]) -> None:
         if threading.current_thread().name.startswith("moonpool-stage"):
@@ -396,3 +411,27 @@ def test_a_step_ends_when_its_blocks_are_copied_and_not_before(pool: Pool) -> No
     data = pool.get(key)
     assert data is not None and data.startswith(before.view(torch.uint8).numpy().tobytes())
     saver.close()
+
+
+def test_a_layer_is_computed_when_its_blocks_are_in_place_and_not_before(
+    one: Engine, two: Engine, pool: Pool
+) -> None:
+    one.store("text", [3, 4])
+    stored(pool, "text", 2)
+    (held,) = map(HeldLayout, two.loader._layouts)
+    two.loader._layouts = [held]
+    two.worker.bind(StepPlan([load("text", [7, 8])], [], synchronous=True))
+    two.worker.start_loads()
+    through = threading.Event()
+
+    def step() -> None:
+        two.worker.wait_for_layer(held.names[0])
+        through.set()
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    assert not through.wait(0.2)
+    held.go.set()
+    thread.join()
+    two.worker.wait_for_saves()
+    assert torch.equal(two.blocks([7, 8]), one.blocks([3, 4]))

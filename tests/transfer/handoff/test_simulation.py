@@ -3,9 +3,12 @@ none is read from a block that prefill has released, and everything ends. `HANDO
 chooses seeds."""
 
 import os
+from collections.abc import Callable
 
 import pytest
 
+from moonpool.core.sections import HandoffConfig
+from moonpool.transfer.handoff.node import times_of
 from tests.transfer.handoff.world import STEP, Decode, Faults, Prefill, World
 
 FAULTS = {
@@ -89,6 +92,32 @@ def test_no_byte_strays_and_everything_ends(kind: str) -> None:
             assert all(s.code in ("deadline_exceeded", "busy") for s in failed.values()), failed
     # Faults cost transfers, not all of them: what was not hit arrives.
     assert moved > len(seeds()) * REQUESTS // 8
+
+
+NEWS: dict[str, Callable[[World, Decode], None]] = {
+    "prefill is killed": lambda world, decode: world.kill_prefill(),
+    "prefill stops": lambda world, decode: world.stop_for(world.prefill, 60.0),
+    "prefill's request is aborted": lambda world, decode: world.abort_at_prefill("t"),
+    "decode stops": lambda world, decode: world.stop_for(decode, 60.0),
+    "decode's request is aborted": lambda world, decode: world.abort_at_decode(decode, "t"),
+}
+
+
+@pytest.mark.parametrize("news", NEWS)
+@pytest.mark.parametrize("moment_ms", range(25, 400, 25))
+def test_the_other_side_knows_within_a_second(news: str, moment_ms: int) -> None:
+    """By the world's clock, with the settings as they come, once both have the request."""
+    for seed in seeds():
+        world = World(seed, Faults(), times_of(HandoffConfig()))
+        decode, prefill = world.new_decode("d"), world.prefill
+        world.request_at_prefill("t", 19)
+        world.after(0.01, lambda d=decode, w=world: w.request_at_decode(d, "t", 0, 19))  # type: ignore[misc]
+        world.after(moment_ms / 1000, lambda d=decode, w=world: NEWS[news](w, d))  # type: ignore[misc]
+        world.run(moment_ms / 1000 + 1.0)
+        if news.startswith("prefill"):
+            assert "t" in decode.settled and not any(decode.owner.values()), f"seed {seed}"
+        else:
+            assert "t" in prefill.released and not any(prefill.blocks.values()), f"seed {seed}"
 
 
 @pytest.mark.soak

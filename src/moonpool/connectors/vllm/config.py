@@ -77,7 +77,7 @@ class ConnectorConfig(Section, frozen=True, kw_only=True):
     load_buffer: Annotated[
         int,
         setting(
-            "Memory of each worker for blocks on their way from the pool.",
+            "Memory of each worker for blocks that come from other hosts; others need none.",
             unit="bytes",
             minimum=1 << 20,
             maximum=BYTES_MAX,
