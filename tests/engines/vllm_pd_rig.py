@@ -13,27 +13,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.engines.vllm_rig import ENGINE, ONE_THREAD, EngineProcess, Engines, role
+from tests.engines.vllm_rig import ENGINE, ONE_THREAD, PATIENCE_S, EngineProcess, Engines, role
 from tests.faults.pool_rig import await_stopped
 
 # Longer than an engine is ever busy with something else here: two cores, many processes.
 LEASE = {"lease_ms": 1500, "beat_ms": 150}
-PATIENCE_S = 300.0  # engines start slowly on a machine that is busy otherwise
 
 
 class PDEngine:
     """One engine; requests overlap. `remote` is where a prefill engine hands over."""
 
-    def __init__(
-        self, log: Path, model: Path, kind: str, one_thread: bool = True, **changes: Any
-    ) -> None:
+    def __init__(self, log: Path, model: Path, kind: str, **changes: Any) -> None:
         self.remote = f"127.0.0.1:{free_port()}"
         port = int(self.remote.rpartition(":")[2]) if kind == "kv_producer" else None
         transfer = handoff_transfer(kind, log.stem, port, **changes.pop("extra", {}))
         self.log_path = log
         self._log = log.open("wb")
-        environment = ONE_THREAD if one_thread else {}
-        self.process, self._answers = role("vllm_pd_role", self._log, environment)
+        self.process, self._answers = role("vllm_pd_role", self._log, ONE_THREAD)
         self._got: list[dict[str, Any]] = []
         self._news = threading.Condition()
         self._is_ready = False

@@ -1,7 +1,8 @@
 """Time to first token through a prefill/decode split, beside the prefill engine's own:
 `python -m tests.engines.vllm_pd_ttft MODEL [tokens] [tries]`, a folder with a model of vLLM's.
 
-Two engines on this machine; tries alternate, each with a prompt nobody has seen. One JSON line.
+Two engines on this machine, one core each; tries alternate, each with a prompt nobody has seen. One
+JSON line.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ def main() -> None:
     tokens = int(sys.argv[2]) if len(sys.argv) > 2 else 2000
     tries = int(sys.argv[3]) if len(sys.argv) > 3 else 10
     changes: dict[str, Any] = {
-        "one_thread": False,
         "dtype": "auto",
         "skip_tokenizer_init": True,
         "max_model_len": tokens + 64,
