@@ -7,7 +7,7 @@ left behind), P3 (no second writer, no false success), P5 (the old value until t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -43,9 +43,11 @@ class Open:
 
 
 class CatalogModel(RuleBasedStateMachine):
+    policy = "lru"
+
     def __init__(self) -> None:
         super().__init__()
-        self.pool = Pool()
+        self.pool = Pool(replace(SMALL, eviction=self.policy))
         self.values: dict[bytes, Value] = {}
         self.ever_evicted: set[bytes] = set()
         self.open: dict[int, Open] = {}
@@ -353,3 +355,22 @@ class CatalogModel(RuleBasedStateMachine):
 
 CatalogModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestCatalogModel = CatalogModel.TestCase
+
+
+class SieveModel(CatalogModel):
+    policy = "sieve"
+
+
+class ArcModel(CatalogModel):
+    policy = "arc"
+
+
+class S3FifoModel(CatalogModel):
+    policy = "s3fifo"
+
+
+FEWER = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestSieve = SieveModel.TestCase
+TestArc = ArcModel.TestCase
+TestS3Fifo = S3FifoModel.TestCase
+TestSieve.settings = TestArc.settings = TestS3Fifo.settings = FEWER
