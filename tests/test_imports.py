@@ -29,6 +29,7 @@ GROUND = {"moonpool", "moonpool._core"}
 HEAVY = {
     "aiohttp",
     "etcd3",
+    "flashinfer",
     "gguf",
     "httptools",
     "jinja2",

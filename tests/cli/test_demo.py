@@ -40,7 +40,10 @@ def test_two_engines_one_pool_and_the_same_answers(
     *rows, last = map(json.loads, capsys.readouterr().out.splitlines())
     assert last["answers_equal"] and last["answers"] == len(rows) == 9
     assert last["reference_cold_ttft_ms"] > 0 and last["reference_float32_ttft_ms"] > 0
-    assert last["reference_reason"] is None and last["reference_ratio"] > 0
+    assert last["reference_reason"] is None and last["reference_dtype"] in ("bfloat16", "float32")
+    same = last[f"reference_{last['reference_dtype']}_ttft_ms"]
+    assert last["reference_cold_ttft_ms"] == same
+    assert last["reference_ratio"] == pytest.approx(last["cold_ttft_ms"] / same)
     assert (tmp_path / "out" / "engines.png").stat().st_size > 0
     cold, pool, local, *again = rows[:6]
     assert (cold["local_tokens"], cold["pool_tokens"]) == (0, 0)

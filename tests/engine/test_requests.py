@@ -43,6 +43,11 @@ def read(kind: type[Sampled] = CompletionRequest, **fields: Any) -> Any:
         ({"logprobs": 5}, "logprobs", "only false or 0"),
         ({"best_of": 3}, "best_of", "only 1"),
         ({"logit_bias": {"5": 1}}, "logit_bias", "only {}"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f"}}]},
+            "tools",
+            "tools is not done by this server; only []: what a model writes to call a tool",
+        ),
         ({"presence_penalty": 0.5}, "presence_penalty", "only 0"),
         ({"stop": ["a"] * 17}, "stop", "17 stop strings; at most 16"),
         ({"stop": ""}, "stop", "1 to 256 characters"),

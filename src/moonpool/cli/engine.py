@@ -59,6 +59,7 @@ def run(args: argparse.Namespace, output: Output) -> int:
                     "model": name,
                     "context_tokens": engine.context_tokens,
                     "block_size": engine.block_size,
+                    "attention": engine.attention,
                     "pool": config.pool or None,
                     "transfer": engine.handoff or None,
                     "events": events or None,

@@ -31,6 +31,10 @@ class EngineConfig(Section, frozen=True, kw_only=True):
             "bfloat16 arithmetic, which are several times faster so. Part of the pool's keys."
         ),
     ] = "auto"
+    attention: Annotated[
+        Literal["auto", "sdpa"],
+        setting("auto: FlashInfer on CUDA where it is installed, else torch's own, as with sdpa."),
+    ] = "auto"
     device: Annotated[str, setting("Where the model runs, as 'cpu' or 'cuda:0'.")] = "cpu"
     threads: Annotated[
         int, setting("Threads of the arithmetic; 0: torch's own choice.", minimum=0, maximum=4096)

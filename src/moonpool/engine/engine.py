@@ -42,9 +42,12 @@ class Engine:
         clock: Clock | None = None,
         own_pool: Pool | None = None,
         events: EventPublisher | None = None,
+        attention: str = "",
     ) -> None:
         self.model = model
         """Fingerprint of the weights."""
+        self.attention = attention
+        """How it is computed, and why not faster."""
         self.pool_away = ""
         """Why the pool did not answer when the engine started; it is asked again."""
         self._core = core
@@ -101,7 +104,13 @@ class Engine:
             if own is not None:
                 own.close()
             raise
-        made = Engine(assembled.core, assembled.fingerprint, own_pool=own, events=assembled.events)
+        made = Engine(
+            assembled.core,
+            assembled.fingerprint,
+            own_pool=own,
+            events=assembled.events,
+            attention=assembled.attention,
+        )
         made.pool_away = away
         return made
 

@@ -26,11 +26,13 @@ class Reference(NamedTuple):
 
     ttft_ms: Mapping[str, float]
     reason: str | None
+    compute: str = ""
+    """The type that the engine calculates in on this processor, of those asked for."""
 
     @property
-    def best_ms(self) -> float | None:
-        """Of the fastest type."""
-        return min(self.ttft_ms.values(), default=None)
+    def same_ms(self) -> float | None:
+        """In the engine's own type."""
+        return self.ttft_ms.get(self.compute)
 
 
 def measure(
@@ -41,7 +43,8 @@ def measure(
     threads: int,
     rounds: int,
 ) -> Reference:
-    """Medians of `rounds` prefills of the same prompt in each type, after a warm-up."""
+    """Medians of `rounds` prefills of the same prompt in each type, after a warm-up. The first
+    type is that of the engine's weights and cache."""
     wanted = {
         "model": model,
         "messages": messages,
@@ -63,7 +66,7 @@ def measure(
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return Reference({}, f"transformers could not be measured: {last}")
     answer = json.loads(done.stdout)
-    return Reference(answer["ttft_ms"], answer["reason"])
+    return Reference(answer["ttft_ms"], answer["reason"], answer["compute"])
 
 
 def run(wanted: Mapping[str, Any]) -> Reference:
@@ -74,6 +77,7 @@ def run(wanted: Mapping[str, Any]) -> Reference:
         return Reference({}, "transformers is not installed")
     import torch
 
+    from moonpool.engine.model.assembly import compute_type
     from moonpool.engine.model_files import locate
     from moonpool.engine.tokenizer import load_tokenizer
 
@@ -86,7 +90,8 @@ def run(wanted: Mapping[str, Any]) -> Reference:
     for dtype in wanted["dtypes"]:
         model = model.to(getattr(torch, dtype))
         found[dtype] = _median_ms(model, prompt, wanted["rounds"])
-    return Reference(found, None)
+    compute = compute_type(wanted["dtypes"][0], "auto", torch.device("cpu"))
+    return Reference(found, None, str(compute).removeprefix("torch."))
 
 
 def _median_ms(model: Any, prompt: Any, rounds: int) -> float:

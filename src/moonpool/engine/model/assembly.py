@@ -19,7 +19,7 @@ from moonpool.core.sections import SCHEMA, HandoffConfig
 from moonpool.engine.core import EngineCore
 from moonpool.engine.disagg import Disagg, Role, kv_memory
 from moonpool.engine.events import EventPublisher
-from moonpool.engine.model.attention.sdpa import SdpaAttention
+from moonpool.engine.model.attention.choice import choose
 from moonpool.engine.model.config import ModelConfig
 from moonpool.engine.model.lanes import Lanes
 from moonpool.engine.model.llama import Llama, fingerprint
@@ -33,6 +33,7 @@ from moonpool.pool.pool import Pool
 class Assembled(NamedTuple):
     core: EngineCore
     fingerprint: str
+    attention: str
     events: EventPublisher | None = None
 
 
@@ -52,9 +53,9 @@ def assemble(checkpoint: Checkpoint, config: EngineConfig, pool: Pool | None = N
             f"({layout.bytes_per_page} bytes for {config.block_size} tokens)"
         )
     pages = PagePool(layout, count, device)
-    attention = SdpaAttention(pages.storage, checkpoint.config.heads, compute)
+    chosen = choose(pages.storage, checkpoint.config.heads, compute, config.attention)
     lanes = Lanes(torch.get_num_threads() if device.type == "cpu" else 1)
-    runner = Runner(model, attention, config.decode_rows, lanes)
+    runner = Runner(model, chosen.attention, config.decode_rows, lanes)
     mark = fingerprint(checkpoint.config, checkpoint.weights)
     spec = key_spec(checkpoint.config, mark, layout, config.chunk_tokens, compute)
     link, disagg, events = None, None, None
@@ -69,7 +70,7 @@ def assemble(checkpoint: Checkpoint, config: EngineConfig, pool: Pool | None = N
         if config.events:
             events = EventPublisher(core.cache, config, SystemClock())
         started.pop_all()
-    return Assembled(core, mark, events)
+    return Assembled(core, mark, chosen.name, events)
 
 
 def hand_over(spec: KeySpec, pages: PagePool, role: Role) -> Disagg:

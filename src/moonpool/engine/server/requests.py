@@ -43,6 +43,7 @@ _NOT_DONE: Final[dict[str, tuple[object, ...]]] = {
     "top_logprobs": (0,),
     "web_search_options": (),
 }
+_WHY: Final = {"tools": ": what a model writes to call a tool is not read here"}
 # Options that change no token: taken, and not looked at.
 _IGNORED: Final = frozenset(
     ("metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier")
@@ -178,7 +179,10 @@ def _without_neutral(fields: Mapping[str, Any]) -> dict[str, Any]:
         elif value not in _NOT_DONE[name]:
             allowed = " or ".join(msgspec.json.encode(v).decode() for v in _NOT_DONE[name])
             hint = f"; only {allowed}" if allowed else ""
-            raise BadRequest(f"{name} is not done by this server{hint}", name, "unsupported_value")
+            why = _WHY.get(name, "")
+            raise BadRequest(
+                f"{name} is not done by this server{hint}{why}", name, "unsupported_value"
+            )
     return kept
 
 

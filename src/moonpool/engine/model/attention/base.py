@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from moonpool.engine.model.llama import Attend
@@ -29,3 +30,10 @@ class Attention(Protocol):
         sees of its own sequence up to itself; padding gets zeros and writes nothing.
         """
         ...
+
+
+def places_of(spans: Sequence[Span], page_size: int) -> tuple[Tensor, Tensor]:
+    """Page and place in it, int64[n] each, of all tokens that `spans` compute, in order."""
+    places = [torch.arange(s.start, s.end, device=s.pages.device) for s in spans]
+    pages = [s.pages[p // page_size] for s, p in zip(spans, places, strict=True)]
+    return torch.cat(pages), torch.cat(places) % page_size

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from moonpool.engine.model.attention.base import Span
+from moonpool.engine.model.attention.base import Span, places_of
 from moonpool.engine.model.llama import Attend
 
 
@@ -26,10 +26,8 @@ class SdpaAttention:
         self._group = heads // storage.shape[4]  # query heads that share a KV head
 
     def plan(self, spans: Sequence[Span], rows: int) -> Attend:
-        device, size = self._storage.device, self._page_size
-        places = [torch.arange(span.start, span.end, device=device) for span in spans]
-        pages = torch.cat([s.pages[p // size] for s, p in zip(spans, places, strict=True)])
-        within = torch.cat(places) % size
+        size = self._page_size
+        pages, within = places_of(spans, size)
         filled = len(within)
         needed = [span.pages[: -(-span.end // size)] for span in spans]
         masks = [self._mask(span) for span in spans]
