@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
 from moonpool.engine.model.lanes import Ahead, Lanes, PassFailed
+from moonpool.engine.passes import Pass
 from tests.engine.sides import Side
 from tests.engine.steps import CHUNK, greedy, prompt_of
 
@@ -49,22 +51,24 @@ def test_more_passes_than_lanes_end_all_the_same() -> None:
     lanes.close()
 
 
-def test_what_rests_on_a_failed_pass_fails() -> None:
-    lanes = Lanes(2)
-    first = Ahead()
+class Broken:
+    """A watch of a pass that fails at its second layer."""
 
-    def fails() -> None:
-        first.layer_done(0)
-        first.end()
-        raise KeyError("broken")
+    def before(self, layer: int) -> None:
+        if layer == 1:
+            raise KeyError("broken")
 
-    def follows() -> None:
-        first.wait_layer(0)
-        first.wait_layer(1)
+    def after(self, layer: int) -> None:
+        pass
 
-    broken, rests = lanes.run([fails, follows])
+
+def test_what_rests_on_a_failed_pass_fails(sides: Callable[..., Side]) -> None:
+    runner = sides(threads=2).core.runner
+    table, prompt = np.arange(4, dtype=np.int32), prompt_of(2 * CHUNK)
+    first = Pass(prompt[:CHUNK], runner.span(table, 0, CHUNK), Broken(), last=False)
+    second = Pass(prompt[CHUNK:], runner.span(table, CHUNK, 2 * CHUNK), None, last=True, follows=0)
+    broken, rests = runner.prefill_beside([first, second])
     assert isinstance(broken, KeyError) and isinstance(rests, PassFailed)
-    lanes.close()
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
