@@ -71,12 +71,17 @@ def test_what_rests_on_a_failed_pass_fails(sides: Callable[..., Side]) -> None:
     assert isinstance(broken, KeyError) and isinstance(rests, PassFailed)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
-def test_a_step_takes_a_chunk_a_lane(sides: Callable[..., Side], threads: int) -> None:
+@pytest.mark.parametrize(("threads", "alone"), [(1, 1), (2, 4), (4, 8)])
+def test_a_step_takes_a_chunk_a_lane_and_two_for_one_who_is_alone(
+    sides: Callable[..., Side], threads: int, alone: int
+) -> None:
     side = sides(threads=threads)
-    side.answers.add(greedy(prompt_of(8 * CHUNK + 1)))
+    side.answers.add(greedy(prompt_of(12 * CHUNK)))
     side.answers.step()
-    assert side.figure("computed_tokens") == threads * CHUNK
+    assert side.figure("computed_tokens") == alone * CHUNK
+    side.answers.add(greedy(prompt_of(12 * CHUNK, seed=1)))
+    side.answers.step()
+    assert side.figure("computed_tokens") == (alone + threads) * CHUNK
 
 
 def test_prompts_beside_each_other_in_lanes_get_what_they_get_alone(

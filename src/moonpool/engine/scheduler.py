@@ -78,7 +78,7 @@ class Scheduler:
     def chunks(self) -> list[Chunk]:
         """The prompts' next chunks, as many as one step takes. Behind blocks that are still being
         loaded comes one chunk only: it is not known yet whether it counts."""
-        count = self._config.step_chunks if self.decoding() else self._lanes
+        count = self._chunks_now()
         planned: list[Chunk] = []
         after: dict[Job, int] = {}
         for _ in range(count):
@@ -98,6 +98,14 @@ class Scheduler:
             after[job] = end
             planned.append(Chunk(job, start, end))
         return planned
+
+    def _chunks_now(self) -> int:
+        """A lane waits for the others at the end of a step: who is alone meets that half as often,
+        and whoever comes meanwhile waits for two chunks at most."""
+        if self.decoding():
+            return self._config.step_chunks
+        alone = len(self.running) == 1 and not self.waiting
+        return 2 * self._lanes if alone and self._lanes > 1 else self._lanes
 
     def decoding(self) -> list[Job]:
         """Jobs that go on by one token."""
