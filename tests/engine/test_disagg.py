@@ -188,7 +188,7 @@ def test_pages_that_wait_to_be_sent_are_nobody_elses(
     """Two prompts are computed side by side and held; others use the pages that are left."""
     made = Split(folder)
     made.prefill.close()
-    made.prefill = Side(folder, "prefill", pages=40)
+    made.prefill = Side(folder, "prefill", pages=40, threads=2)
     prompt = prompt_of(160)
     for name in ("t0", "t1"):
         made.send(name, prompt)

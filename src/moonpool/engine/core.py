@@ -223,12 +223,14 @@ class EngineCore:
     def _prefill(self) -> bool:
         """The prompts' next chunks: whole ones beside each other, then rests by all threads, each
         behind the pages that the chunk before it ended up with. Whether any was computed."""
-        chunks = self.scheduler.chunks()
+        ready = []
         roomless: set[Job] = set()
-        for chunk in chunks:
-            if chunk.job in self.scheduler.running:
+        for chunk in self.scheduler.chunks():
+            if chunk.job in self.scheduler.running and chunk.job not in roomless:
                 roomless.update(self.scheduler.make_room(chunk.job, chunk.end))
-        ready = [chunk for chunk in chunks if chunk.job not in roomless]
+                if chunk.job not in roomless:
+                    ready.append(chunk)
+        ready = [chunk for chunk in ready if chunk.job in self.scheduler.running]
         whole = [chunk for chunk in ready if chunk.tokens == self.config.chunk_tokens]
         computed = self._compute(whole, self.runner.prefill_beside)
         for chunk in ready:
@@ -284,9 +286,11 @@ class EngineCore:
         job.computed = chunk.end
         if self.disagg is not None and load is not None:
             self.disagg.present(job, chunk.end)
-        if shares:
+        if shares and self._may_share(job, chunk.end):
             rewritten = self.cache.commit(job.sequence, chunk.end)
             self._traffic.hold(job, store, chunk.end, rewritten)
+        elif store is not None:  # a pass beside it was first
+            store.cancel()
         if outcome is not None and job.answered == 0:
             self._answer(job, outcome)
         return True
@@ -390,8 +394,4 @@ _COUNTED = (
     "pool_tokens",
     "peer_tokens",
     "peer_failures",
-    "computed_tokens",
-    "answer_tokens",
-    "refused",
-    "aborted",
-)
+) + ("computed_tokens", "answer_tokens", "refused", "aborted")
