@@ -35,6 +35,10 @@ class Line:
         """There is a connection, and nobody knows that it is lost."""
         return self.connection is not None and self.connection.alive
 
+    def why_lost(self) -> str:
+        """Why there is no connection, '' when there is one."""
+        return "" if self.up else self.why or "the connection was lost"
+
     def dial(self, now_s: float) -> bool:
         """True if somebody has to dial now; what comes of it is told to came() or failed()."""
         if self.state is not LineState.IDLE or now_s < self.due_s:

@@ -197,7 +197,7 @@ class PeerRails:
             for line in gone:
                 line.lost("the connection was lost", now_s)
         for line in gone:
-            self._runner.striper.lose_rail(self.key, line.address, line.why)
+            self._runner.striper.look_at_rail(self.key, line.address, line.why_lost)
 
     def tend(self, now_s: float) -> None:
         """Notes losses, ends writes that waited too long for a fence, and dials again what has
@@ -239,7 +239,7 @@ class PeerRails:
             with self._lock:
                 connection = line.connection
                 line.lost(why, time.monotonic())
-            self._runner.striper.lose_rail(self.key, address, why)
+            self._runner.striper.look_at_rail(self.key, address, line.why_lost)
             if connection is not None:
                 connection.close()
 
@@ -303,6 +303,6 @@ class PeerRails:
         line.came(connection, time.monotonic())
         striper, address = self._runner.striper, line.address
         if address in self._known:
-            return lambda: striper.regain_rail(self.key, address)
+            return lambda: striper.look_at_rail(self.key, address, line.why_lost)
         self._known.add(address)
         return lambda: striper.add_rail(self.key, address, transport, None, transport.fence)

@@ -272,11 +272,11 @@ def test_reads_and_ops_that_are_over_need_no_fence() -> None:
 def test_a_rail_that_is_lost_and_regained_and_a_peer_that_is_forgotten() -> None:
     world = World(5, a=link(SLOW), b=link(FAST))
     near, far = pair(2 * MIB)
-    world.striper.lose_rail("peer", "b", "the card is gone")
+    world.striper.look_at_rail("peer", "b", lambda: "the card is gone")
     first = world.read(near, far)
     world.move(first)
     assert first.result.ok and set(first.rail_bytes) == {"a"}
-    world.striper.regain_rail("peer", "b")
+    world.striper.look_at_rail("peer", "b", lambda: "")
     second = world.read(near, far)
     world.move(second)
     assert second.result.ok and second.rail_bytes["b"] > 0

@@ -129,13 +129,17 @@ class Striper:
             if fence is not None:
                 self._fences[peer, name] = fence
 
-    def lose_rail(self, peer: str, name: str, why: str) -> None:
-        """Nothing is sent there until regain_rail()."""
-        self._tell(lambda: self.scheduler.lose_rail(peer, name, why, self._clock()))
+    def look_at_rail(self, peer: str, name: str, why_lost: Callable[[], str]) -> None:
+        """The rail was lost, or is there again: `why_lost()` says which, '' for there. It is asked
+        when the news is taken in, so that news that overtake each other do no harm."""
 
-    def regain_rail(self, peer: str, name: str) -> None:
-        """A lost rail is there again."""
-        self._tell(lambda: self.scheduler.regain_rail(peer, name, self._clock()))
+        def look() -> None:
+            if why := why_lost():
+                self.scheduler.lose_rail(peer, name, why, self._clock())
+            else:
+                self.scheduler.regain_rail(peer, name, self._clock())
+
+        self._tell(look)
 
     def forget(self, peer: str) -> None:
         """The peer was closed: its ops fail, its rails go."""
