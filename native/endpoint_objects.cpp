@@ -76,7 +76,51 @@ Submission with_claims(Endpoint& endpoint, wire::Type type, const wire::Id16& in
 
 std::uint8_t* only_read(const std::uint8_t* memory) { return const_cast<std::uint8_t*>(memory); }
 
+template <class T>
+void append_all(std::vector<std::uint8_t>& meta, std::span<const T> values) {
+  append(meta, {reinterpret_cast<const std::uint8_t*>(values.data()), values.size_bytes()});
+}
+
 }  // namespace
+
+Submission gather_rows(Endpoint& endpoint, const wire::Id16& incarnation, const RowsWanted& wanted,
+                       Op::Room room, std::int64_t deadline_ms, bool verify) {
+  check_count("generations", wanted.generations.size(), wanted.slots.size());
+  check_count("offsets", wanted.offsets.size(), wanted.slots.size());
+  check_count("strides", wanted.strides.size(), wanted.slots.size());
+  check_count("counts", wanted.counts.size(), wanted.layers.size());
+  std::uint64_t total = 0;
+  for (const std::uint32_t count : wanted.counts) total += count;
+  check_count("positions", wanted.positions.size(), total);
+  if (wanted.row_bytes == 0 || wanted.unit_tokens == 0) {
+    throw std::invalid_argument("rows and units have at least one byte and one token");
+  }
+  if (total > room.size / wanted.row_bytes) {
+    throw std::invalid_argument(std::to_string(total) + " rows of " +
+                                std::to_string(wanted.row_bytes) +
+                                " bytes do not fit a buffer of " + std::to_string(room.size));
+  }
+  check_payload(endpoint, total * wanted.row_bytes);
+  Submission submission =
+      on_segment(endpoint, wire::Type::kGatherRows, incarnation, wanted.layers.size(), deadline_ms);
+  submission.flags = verify ? wire::kFlagChecksum : 0;
+  submission.op->checksum = verify;
+  append(submission.meta, wire::GatherHead{wanted.row_bytes, wanted.unit_tokens,
+                                           static_cast<std::uint32_t>(wanted.slots.size()),
+                                           static_cast<std::uint32_t>(total)});
+  for (std::size_t i = 0; i < wanted.slots.size(); i++) {
+    append(submission.meta, wire::GatherUnit{wanted.slots[i], 0, wanted.generations[i],
+                                             wanted.offsets[i], wanted.strides[i]});
+  }
+  for (std::size_t i = 0; i < wanted.layers.size(); i++) {
+    append(submission.meta, wire::GatherLayer{wanted.layers[i], wanted.counts[i]});
+    const std::uint64_t bytes = std::uint64_t{wanted.counts[i]} * wanted.row_bytes;
+    submission.op->rooms.push_back({room.memory, bytes});
+    room.memory += bytes;
+  }
+  append_all(submission.meta, wanted.positions);
+  return submission;
+}
 
 Submission read_objects(Endpoint& endpoint, const wire::Id16& incarnation,
                         std::span<const ObjectRead> reads, std::int64_t deadline_ms, bool verify) {

@@ -49,6 +49,22 @@ struct ClaimList {
   std::uint64_t term;
 };
 
+// Rows of sealed objects, see wire::GatherHead. `slots` to `strides` by unit, `counts` by layer;
+// the rows go to `room` one after another.
+struct RowsWanted {
+  std::uint32_t row_bytes;
+  std::uint32_t unit_tokens;
+  std::span<const std::uint32_t> slots;
+  std::span<const std::uint64_t> generations;
+  std::span<const std::uint64_t> offsets;
+  std::span<const std::uint64_t> strides;
+  std::span<const std::uint32_t> layers;
+  std::span<const std::uint32_t> counts;
+  std::span<const std::uint32_t> positions;
+};
+
+Submission gather_rows(Endpoint& endpoint, const wire::Id16& incarnation, const RowsWanted& wanted,
+                       Op::Room room, std::int64_t deadline_ms, bool verify);
 Submission read_objects(Endpoint& endpoint, const wire::Id16& incarnation,
                         std::span<const ObjectRead> reads, std::int64_t deadline_ms, bool verify);
 Submission put_objects(Endpoint& endpoint, const wire::Id16& incarnation, const ClaimList& claims,

@@ -16,6 +16,7 @@
 //   kSeal         SlotBlock[count]                     -         -
 //   kAbort        SlotBlock[count]                     -         -
 //   kWriteObject  ObjectBlock[count]                   blocks    u32 crc[count], u32 crc of these
+//   kGatherRows   GatherHead, GatherUnit[units], GatherLayer[count], u32 position[positions]
 //   kPing, kDirectory, kShareRegion: header only
 //
 //   reply (type | kReplyBit): meta = u64 length[count] for reads, the directory for kDirectory,
@@ -57,6 +58,7 @@ enum class Type : std::uint8_t {
   kDirectory = 25,
   kShareRegion = 26,
   kFence = 27,  // ends another connection of the asking client, named by its hello's nonce
+  kGatherRows = 28,
 };
 
 // Header flags. A sender sets no others; a receiver refuses what it does not know.
@@ -121,6 +123,31 @@ struct Writer {
 };
 static_assert(sizeof(Writer) == 16);
 
+// Rows out of objects: unit u holds tokens u * unit_tokens up to the next unit's, layer by layer.
+struct GatherHead {
+  std::uint32_t row_bytes = 0;
+  std::uint32_t unit_tokens = 0;
+  std::uint32_t units = 0;
+  std::uint32_t positions = 0;  // of all layers
+};
+static_assert(sizeof(GatherHead) == 16);
+
+struct GatherUnit {
+  std::uint32_t slot = 0;
+  std::uint32_t reserved = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t offset = 0;  // of layer 0, row 0 in the object
+  std::uint64_t layer_stride = 0;
+};
+static_assert(sizeof(GatherUnit) == 32);
+
+// One block of the reply: the next `count` positions, rows of this layer.
+struct GatherLayer {
+  std::uint32_t layer = 0;
+  std::uint32_t count = 0;
+};
+static_assert(sizeof(GatherLayer) == 8);
+
 inline constexpr std::size_t kClaimRecordBytes = 48;
 
 struct ReplyRecord {
@@ -145,7 +172,7 @@ inline constexpr bool has_request_payload(Type type) {
 }
 
 inline constexpr bool has_reply_payload(Type type) {
-  return type == Type::kReadRaw || type == Type::kReadObjects;
+  return type == Type::kReadRaw || type == Type::kReadObjects || type == Type::kGatherRows;
 }
 
 inline std::size_t request_trailer_bytes(const Header& header) {

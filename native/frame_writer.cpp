@@ -95,6 +95,12 @@ FrameWriter::Result FrameWriter::send(int fd, OutFrame& frame, std::size_t* budg
       piece_end = frame.summed_piece_;
       last_bytes = frame.summed_;
     }
+    if (frame.pack) {
+      if (frame.packed_ == frame.piece_ && frame.piece_ < frame.pieces.size()) {
+        frame.pack(frame, frame.packed_++);
+      }
+      piece_end = frame.packed_;
+    }
     std::uint64_t payload = 0;
     std::size_t at = frame.piece_;
     std::uint64_t offset = frame.piece_sent_;

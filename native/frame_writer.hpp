@@ -15,6 +15,9 @@ struct OutFrame {
   std::vector<Piece> pieces;        // memory is only read
   bool checksum = false;            // compute `crcs` by block just before the bytes leave
   std::vector<std::uint32_t> crcs;  // by block, sized by whoever sets `checksum`
+  // Gives a piece its memory just before it leaves, one piece at a time: the same memory may serve
+  // all of them. Not together with `checksum`.
+  std::function<void(OutFrame&, std::size_t)> pack;
   // Fills `trailer` when all CRCs are known and before the last payload bytes leave.
   std::function<void(OutFrame&)> finish;
   std::vector<std::uint8_t> trailer;
@@ -31,6 +34,7 @@ struct OutFrame {
   std::size_t head_sent_ = 0;
   std::size_t piece_ = 0;  // first piece not wholly sent
   std::uint64_t piece_sent_ = 0;
+  std::size_t packed_ = 0;        // pieces that were given their memory
   std::size_t summed_piece_ = 0;  // first piece whose CRC is not complete
   std::uint64_t summed_ = 0;
   bool finished_ = false;

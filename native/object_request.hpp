@@ -85,6 +85,9 @@ inline void note_claim(wire::ReplyRecord& record, const Claimed& claimed) {
 
 std::unique_ptr<ServerRequest> make_read_request(ServerContext& context, const wire::Header& header,
                                                  std::int64_t deadline_ns);
+std::unique_ptr<ServerRequest> make_gather_request(ServerContext& context,
+                                                   const wire::Header& header,
+                                                   std::int64_t deadline_ns);
 // Puts and pieces of objects: frames that bring payload.
 std::unique_ptr<ServerRequest> make_write_request(ServerContext& context,
                                                   const wire::Header& header,

@@ -83,6 +83,8 @@ std::unique_ptr<ServerRequest> make_object_request(ServerContext& context, Conne
   switch (wire::Type{header.type}) {
     case wire::Type::kReadObjects:
       return make_read_request(context, header, deadline_ns);
+    case wire::Type::kGatherRows:
+      return make_gather_request(context, header, deadline_ns);
     case wire::Type::kPutObjects:
     case wire::Type::kWriteObject:
       return make_write_request(context, header, deadline_ns);

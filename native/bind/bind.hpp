@@ -15,4 +15,5 @@ void bind_transfer(nanobind::module_& m);      // block copies between mapped me
 void bind_packed(nanobind::module_& m);        // an engine's cache against packed objects
 void bind_radix(nanobind::module_& m);         // the prefix tree of an engine's own KV cache
 void bind_prefix_index(nanobind::module_& m);  // the router's index of prefixes
+void bind_sparse(nanobind::module_& m);        // rows of sparse attention, hot buffers
 }  // namespace moonpool

@@ -67,6 +67,23 @@ OpHandle read(const Connection& self, const nb::bytes& incarnation, nb::handle s
                 std::move(buffers));
 }
 
+OpHandle gather(const Connection& self, const nb::bytes& incarnation, std::uint32_t row_bytes,
+                std::uint32_t unit_tokens, nb::handle slots, nb::handle generations,
+                nb::handle offsets, nb::handle strides, nb::handle layers, nb::handle counts,
+                nb::handle positions, nb::handle destination, Deadline deadline_ms, bool verify) {
+  const ColumnArg<std::uint32_t> slot(slots, "slots"), layer(layers, "layers"),
+      count(counts, "counts"), position(positions, "positions");
+  const ColumnArg<std::uint64_t> generation(generations, "generations"), offset(offsets, "offsets"),
+      stride(strides, "strides");
+  std::vector<Buffer> buffers;
+  buffers.emplace_back(destination, true);
+  Submission submission = gather_rows(
+      self->home->endpoint, incarnation_arg(incarnation),
+      {row_bytes, unit_tokens, slot, generation, offset, stride, layer, count, position},
+      {buffers[0].bytes(), buffers[0].size()}, deadline_or_default(deadline_ms), verify);
+  return submit(self, std::move(submission), std::move(buffers));
+}
+
 OpHandle put(const Connection& self, const nb::bytes& incarnation, nb::handle records,
              nb::handle blob, std::uint64_t term, const nb::sequence& sources,
              Deadline deadline_ms) {
@@ -137,6 +154,9 @@ void bind_endpoint_objects(nb::class_<ConnectionHandle>& connection) {
   connection
       .def("read_objects", read, "incarnation"_a, "slots"_a, "generations"_a, "offsets"_a,
            "lengths"_a, "destinations"_a, "deadline_ms"_a = nb::none(), "verify"_a = true)
+      .def("gather_rows", gather, "incarnation"_a, "row_bytes"_a, "unit_tokens"_a, "slots"_a,
+           "generations"_a, "offsets"_a, "strides"_a, "layers"_a, "counts"_a, "positions"_a,
+           "destination"_a, "deadline_ms"_a = nb::none(), "verify"_a = true)
       .def("put_objects", put, "incarnation"_a, "records"_a, "blob"_a, "term"_a, "sources"_a,
            "deadline_ms"_a = nb::none())
       .def("claim", claim, "incarnation"_a, "records"_a, "blob"_a, "term"_a, "row"_a = -1,

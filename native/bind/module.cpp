@@ -15,4 +15,5 @@ NB_MODULE(_core, m) {
   moonpool::bind_packed(m);
   moonpool::bind_radix(m);
   moonpool::bind_prefix_index(m);
+  moonpool::bind_sparse(m);
 }

@@ -87,6 +87,17 @@ inline int run_all(int argc, char** argv) {
 
 #define CHECK_EQ(a, b) ::moonpool::check::check_equal((a), (b), #a " == " #b, __FILE__, __LINE__)
 
+#define CHECK_THROWS(expression, error)                                               \
+  do {                                                                                \
+    bool thrown = false;                                                              \
+    try {                                                                             \
+      (void)(expression);                                                             \
+    } catch (const error&) {                                                          \
+      thrown = true;                                                                  \
+    }                                                                                 \
+    if (!thrown) ::moonpool::check::fail(__FILE__, __LINE__, "throws: " #expression); \
+  } while (false)
+
 #define TEST(name)                                                                \
   static void test_##name();                                                      \
   static const ::moonpool::check::Registrar registrar_##name{#name, test_##name}; \

@@ -704,6 +704,25 @@ class Connection:
     ) -> Op:
         """Bytes of sealed objects, each into its own buffer. A length of 2^64-1 takes all from the
         offset on, and status 3 (bounds) when the buffer has not the room; `sizes` says how much."""
+    def gather_rows(
+        self,
+        incarnation: bytes,
+        row_bytes: int,
+        unit_tokens: int,
+        slots: _Buffer,
+        generations: _Buffer,
+        offsets: _Buffer,
+        strides: _Buffer,
+        layers: _Buffer,
+        counts: _Buffer,
+        positions: _Buffer,
+        destination: _Buffer,
+        deadline_ms: int | None = None,
+        verify: bool = True,
+    ) -> Op:
+        """Rows out of sealed objects, packed by the peer, one after another into `destination`;
+        native/frame.hpp says what the columns mean. One status per layer."""
+
     def put_objects(
         self,
         incarnation: bytes,
@@ -918,3 +937,74 @@ def prefix_seed(model: str, namespace: str = "", adapter: str = "") -> int:
 
 def group_seed(seed: int, group: int) -> int:
     """The seed of a further KV group of a hybrid model; group 0 is the seed itself."""
+
+# ---- sparse: rows of sparse attention ----
+#
+# Columns are one-dimensional, contiguous u32 or u64 (TypeError), of one length where they belong
+# together (ValueError). Answers are (status, index): the native Status, which entry it is about.
+
+class RowTable:
+    """Where a prefix's rows lie: unit i holds `unit_tokens` tokens in `buffers[unit_buffers[i]]`,
+    its layers `unit_strides[i]` bytes apart. IndexError for a unit outside its buffer. With guards
+    the u64 at `guard_offsets[i]` of `guard_buffer` must be `guard_values[i]` before and after."""
+
+    def __init__(
+        self,
+        row_bytes: int,
+        unit_tokens: int,
+        layers: int,
+        tokens: int,
+        buffers: Sequence[_Buffer],
+        unit_buffers: _Buffer,
+        unit_offsets: _Buffer,
+        unit_strides: _Buffer,
+        guard_buffer: _Buffer | None = None,
+        guard_offsets: _Buffer | None = None,
+        guard_values: _Buffer | None = None,
+    ) -> None: ...
+    def gather(
+        self, layers: _Buffer, counts: _Buffer, positions: _Buffer, out: _Buffer
+    ) -> tuple[int, int]: ...
+    def copy(self, layer: int, first: int, count: int, out: _Buffer) -> tuple[int, int]: ...
+
+class HotBuffer:
+    """Fixed rows a layer, native/hot_buffer.hpp. ValueError for lists that do not fit it,
+    RuntimeError from a second thread at the same time."""
+
+    def __init__(
+        self,
+        layers: int,
+        slots: int,
+        row_bytes: int,
+        policy: str = "lru",
+        seed: int = 0,
+        second_rows: int = 0,
+    ) -> None: ...
+    def fetch(
+        self,
+        source: RowTable,
+        layers: _Buffer,
+        counts: _Buffer,
+        positions: _Buffer,
+        slots: _Buffer,
+    ) -> tuple[int, int]: ...
+    def begin(
+        self, layers: _Buffer, counts: _Buffer, positions: _Buffer, slots: _Buffer
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+        """Layers and positions of what is missing, in the order that `finish` wants its rows."""
+
+    def finish(self, rows: _Buffer) -> None: ...
+    def abandon(self) -> None: ...
+    def clear(self) -> None: ...
+    def counters(self) -> dict[str, int]: ...
+    @property
+    def rows(self) -> npt.NDArray[np.uint8]:
+        """[layers, slots, row_bytes], in place."""
+
+    @property
+    def row_memory_bytes(self) -> int: ...
+    @property
+    def index_memory_bytes(self) -> int: ...
+
+def store_words(buffer: _Buffer, offsets: _Buffer, values: _Buffer) -> None:
+    """u64 `values[i]` at byte `offsets[i]`, seen by others after all that was written before."""

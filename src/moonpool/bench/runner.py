@@ -35,6 +35,7 @@ BENCHES: Final = {
     "proxy": "moonpool.bench.proxy",
     "router": "moonpool.bench.router",
     "policies": "moonpool.bench.policies",
+    "sparse": "moonpool.bench.sparse",
 }
 
 
@@ -47,6 +48,9 @@ class Settings(NamedTuple):
     """For the router: only this trace (packaged name or file), over `workers` of `blocks` each."""
     workers: int = 8
     blocks: int = 5859
+    tokens: int = 0
+    """For sparse: only prefixes of so many tokens, and at most so many `layers`; 0: as usual."""
+    layers: int = 0
 
 
 def rows_of(what: str, settings: Settings) -> Iterator[Row]:

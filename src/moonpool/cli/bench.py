@@ -28,13 +28,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", default="", help="router: only this trace, a name or a file")
     parser.add_argument("--workers", type=int, default=8, help="router: workers of that trace (8)")
     parser.add_argument("--blocks", type=int, default=5859, help="router: blocks of each (5859)")
+    parser.add_argument("--tokens", type=int, default=0, help="sparse: only this length")
+    parser.add_argument("--layers", type=int, default=0, help="sparse: at most so many (61)")
     parser.add_argument("--rounds", type=int, default=5, help="medians are over so many (5)")
 
 
 def run(args: argparse.Namespace, output: Output) -> int:
     rows: list[Row] = []
     with sigterm_interrupts():  # its processes and their memory end with it
-        settings = Settings(max(1, args.rounds), args.full, args.trace, args.workers, args.blocks)
+        settings = Settings(
+            max(1, args.rounds),
+            args.full,
+            args.trace,
+            args.workers,
+            args.blocks,
+            args.tokens,
+            args.layers,
+        )
         for row in rows_of(args.what, settings):
             rows.append(row)
             if output.as_json:

@@ -14,6 +14,7 @@ MoonpoolError
 │   ├── ObjectTooLarge
 │   ├── ParentMissing
 │   ├── AttemptLost
+│   ├── PrefixGone
 │   └── NotReady
 ├── TransferError
 │   ├── Unreachable (ConnectionError)
@@ -124,6 +125,13 @@ class ParentMissing(PoolError):
 
 class AttemptLost(PoolError):
     """The put's reservation expired or was aborted before its commit; nothing became visible."""
+
+    retryable = True
+
+
+class PrefixGone(PoolError):
+    """A sparse prefix was evicted or removed, or its memory reused, under its reader: open it
+    again, or compute it anew."""
 
     retryable = True
 

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from moonpool.core.errors import MoonpoolError
+from moonpool.pool.gathering import RowsWanted
 from moonpool.pool.ports import Buffer
 from moonpool.pool.results import Miss, PutResult
 from moonpool.pool.session_state import ReadState, WriteState
@@ -105,6 +106,9 @@ class AsyncReadSession:
     async def read_at(self, index: int, offset: int, buffer: Buffer) -> bool:
         want = self._state.read_at(index, offset, buffer)
         return (await self._shell.run(want, self._timeout_s))[index]
+
+    async def read_rows(self, wanted: RowsWanted, out: Buffer) -> bool:
+        return await self._shell.run(self._state.read_rows(wanted, out), self._timeout_s)
 
     async def close(self) -> None:
         if self._state.end():

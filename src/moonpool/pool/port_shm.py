@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moonpool.pool.agent_control import Control
+from moonpool.pool.gathering import gather_pinned
 from moonpool.pool.open_claims import OpenClaims, any_lost
 from moonpool.pool.ports import (
     U8,
@@ -21,6 +22,7 @@ from moonpool.pool.ports import (
     Buffer,
     ClaimCall,
     Finisher,
+    GatherCall,
     Outcome,
     PutCall,
     ReadCall,
@@ -64,6 +66,8 @@ class ShmPort:
                 return lambda: self._each_range(self.segment.write_range, call, call.sources)
             case ReadRangeCall():
                 return lambda: self._each_range(self._read_range, call, call.buffers)
+            case GatherCall():
+                return lambda: gather_pinned(self.segment, call)
             case SealCall():
                 return self._seal(call, timeout_s)
             case AbortCall():

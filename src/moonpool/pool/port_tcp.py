@@ -14,6 +14,7 @@ from moonpool.pool.ports import (
     Buffer,
     ClaimCall,
     Finisher,
+    GatherCall,
     Outcome,
     PutCall,
     ReadCall,
@@ -80,6 +81,22 @@ class TcpPort:
                     call.offsets,
                     lengths,
                     call.buffers,
+                    deadline_ms,
+                    True,
+                )
+            case GatherCall():
+                op = connection.gather_rows(
+                    incarnation,
+                    call.row_bytes,
+                    call.unit_tokens,
+                    call.slots,
+                    call.generations,
+                    call.offsets,
+                    call.strides,
+                    call.layers,
+                    call.counts,
+                    call.positions,
+                    call.buffer,
                     deadline_ms,
                     True,
                 )

@@ -87,6 +87,24 @@ class ReadRangeCall(msgspec.Struct, frozen=True):
     buffers: Sequence[Buffer]
 
 
+class GatherCall(msgspec.Struct, frozen=True):
+    """Fill `buffer` with rows of `row_bytes` out of sealed objects. Object u holds positions
+    u * unit_tokens up to the next object's, layer by layer: `offsets[u]` is where its layer 0
+    begins, `strides[u]` lies between layers. Layer `layers[i]` wants the next `counts[i]` of
+    `positions`; the outcome has a status for each layer. Generation checked, no stored CRC."""
+
+    slots: U32
+    generations: U64
+    offsets: U64
+    strides: U64
+    row_bytes: int
+    unit_tokens: int
+    layers: U32
+    counts: U32
+    positions: U32
+    buffer: Buffer
+
+
 class SealCall(msgspec.Struct, frozen=True):
     """Seal claimed objects; the CRC is computed where the bytes lie."""
 
@@ -100,7 +118,16 @@ class AbortCall(msgspec.Struct, frozen=True):
     generations: U64
 
 
-AgentCall = PutCall | ReadCall | ClaimCall | WriteRangeCall | ReadRangeCall | SealCall | AbortCall
+AgentCall = (
+    PutCall
+    | ReadCall
+    | ClaimCall
+    | WriteRangeCall
+    | ReadRangeCall
+    | GatherCall
+    | SealCall
+    | AbortCall
+)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -130,6 +157,8 @@ def call_length(call: AgentCall) -> int:
     match call:
         case PutCall() | ClaimCall():
             return len(call.records)
+        case GatherCall():
+            return len(call.layers)
         case _:
             return len(call.slots)
 

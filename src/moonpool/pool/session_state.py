@@ -9,11 +9,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+
 from moonpool.core.errors import BadSize, Closed
 from moonpool.pool import operations
 from moonpool.pool.client_state import Placement, Replica
+from moonpool.pool.gathering import Places, RowsWanted, gather_rows, places_of
 from moonpool.pool.inputs import Key, as_count, as_items, as_replicas, as_source, as_target
-from moonpool.pool.ports import Buffer, Status
+from moonpool.pool.ports import U8, Buffer, Status
 from moonpool.pool.protocol import Context, Protocol
 from moonpool.pool.protocol_reserve import Attempt, PutOptions
 from moonpool.pool.protocol_session import (
@@ -158,6 +161,7 @@ class ReadState:
         self.misses: list[Miss | None] = []
         self.sizes: list[int] = []
         self._placements: list[Placement | None] = []
+        self._places: list[Places] = []
         self._open = True
         self._lease = 0
         self._lease_end = 0.0
@@ -221,6 +225,31 @@ class ReadState:
             tried += 1
         return done
 
+    def read_rows(self, wanted: RowsWanted, out: Buffer) -> Step[bool]:
+        """Rows of all objects, checked. Raises BadSize, BadInput, Closed."""
+        room = np.frombuffer(as_target(out), np.uint8)
+        needed = len(wanted.positions) * wanted.row_bytes
+        if room.nbytes != needed:
+            raise BadSize(f"the rows asked for are {needed} bytes, the buffer {room.nbytes}")
+        if int(wanted.counts.sum()) != len(wanted.positions):
+            raise BadSize(f"counts do not add up to {len(wanted.positions)} positions")
+        if len(wanted.offsets) != len(self._placements):
+            raise BadSize(f"{len(self._placements)} objects but {len(wanted.offsets)} offsets")
+        if not self._open:
+            raise Closed("this read session has ended")
+        return lambda context: self._rows(context, wanted, room)
+
+    def _rows(self, context: Context, wanted: RowsWanted, room: U8) -> Protocol[bool]:
+        if context.now() > self._lease_end - LEASE_S / 2:
+            yield from self._renew(context)
+        for tried in range(max((len(p.replicas) for p in self._placements if p), default=0)):
+            status = yield from gather_rows(context, self._places_at(tried), wanted, room)
+            if status == Status.OK:
+                return True
+            if status == Status.BOUNDS:
+                raise BadSize("a row lies outside its object")
+        return False
+
     def end(self) -> bool:
         """Nothing is read from here on; True: there is a lease to give back by `release`."""
         self._open = False
@@ -235,6 +264,14 @@ class ReadState:
         if placement is None or self.misses[index] or tried >= len(placement.replicas):
             return None
         return placement.replicas[tried]
+
+    def _places_at(self, tried: int) -> Places:
+        """Of each object its replica number `tried`; made once, for many small reads."""
+        while len(self._places) <= tried:
+            level = len(self._places)
+            replicas = [self._replica(i, level) for i in range(len(self._placements))]
+            self._places.append(places_of(replicas))
+        return self._places[tried]
 
     def _renew(self, context: Context) -> Protocol[None]:
         placements = [p for p in self._placements if p is not None]

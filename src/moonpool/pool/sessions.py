@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from moonpool.pool.gathering import RowsWanted
 from moonpool.pool.ports import Buffer
 from moonpool.pool.results import Miss, PutResult
 from moonpool.pool.session_state import ReadState, WriteState
@@ -107,6 +108,11 @@ class ReadSession:
     def read_at(self, index: int, offset: int, buffer: Buffer) -> bool:
         """Fill `buffer` from `offset` of object `index`; False: a miss."""
         return self._shell.run(self._state.read_at(index, offset, buffer), self._timeout_s)[index]
+
+    def read_rows(self, wanted: RowsWanted, out: Buffer) -> bool:
+        """Chosen rows out of all objects into `out`, one after another: copied in place on this
+        host, packed into one frame by each node elsewhere. False: an object is gone."""
+        return self._shell.run(self._state.read_rows(wanted, out), self._timeout_s)
 
     def close(self) -> None:
         if self._state.end():

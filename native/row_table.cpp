@@ -1,0 +1,123 @@
+#include "row_table.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "segment_slot.hpp"
+
+namespace moonpool {
+namespace {
+
+constexpr std::size_t kAhead = 8;  // rows whose lines are asked for before they are copied
+constexpr std::size_t kLine = 64;
+constexpr std::uint32_t kNoShift = 32;
+
+}  // namespace
+
+RowTable::RowTable(const RowShape& shape, std::vector<RowUnit> units)
+    : shape_(shape), units_(std::move(units)) {
+  if (shape.row_bytes == 0 || shape.unit_tokens == 0 || shape.layers == 0) {
+    throw std::invalid_argument("a row table needs row_bytes, unit_tokens and layers above 0");
+  }
+  if (units_.size() * std::uint64_t{shape.unit_tokens} < shape.tokens) {
+    throw std::invalid_argument(std::to_string(units_.size()) + " units of " +
+                                std::to_string(shape.unit_tokens) + " tokens do not hold " +
+                                std::to_string(shape.tokens));
+  }
+  shift_ = std::has_single_bit(shape.unit_tokens)
+               ? static_cast<std::uint32_t>(std::countr_zero(shape.unit_tokens))
+               : kNoShift;
+  guarded_ = std::any_of(units_.begin(), units_.end(),
+                         [](const RowUnit& unit) { return unit.guard != nullptr; });
+}
+
+const RowUnit& RowTable::unit_of(std::uint32_t position) const {
+  return units_[shift_ < kNoShift ? position >> shift_ : position / shape_.unit_tokens];
+}
+
+const std::uint8_t* RowTable::row(std::uint32_t layer, std::uint32_t position) const {
+  const RowUnit& unit = unit_of(position);
+  const std::uint32_t inside =
+      shift_ < kNoShift ? position & (shape_.unit_tokens - 1) : position % shape_.unit_tokens;
+  return unit.base + layer * unit.layer_stride + std::uint64_t{inside} * shape_.row_bytes;
+}
+
+Gathered RowTable::check(std::uint32_t layer, std::span<const std::uint32_t> positions) const {
+  if (layer >= shape_.layers) return {Status::kBounds, 0};
+  std::uint32_t highest = 0;
+  for (const std::uint32_t position : positions) highest = std::max(highest, position);
+  if (highest < shape_.tokens || positions.empty()) return {};
+  const auto bad = std::find_if(positions.begin(), positions.end(),
+                                [&](std::uint32_t p) { return p >= shape_.tokens; });
+  return {Status::kBounds, static_cast<std::size_t>(bad - positions.begin())};
+}
+
+Gathered RowTable::gather(std::uint32_t layer, std::span<const std::uint32_t> positions,
+                          std::uint8_t* to, std::span<const std::uint32_t> slots) const {
+  Gathered result = check(layer, positions);
+  if (result.status != Status::kOk) return result;
+  const std::size_t count = positions.size();
+  const std::size_t bytes = shape_.row_bytes;
+  auto ask = [&](std::size_t i) {
+    const std::uint8_t* from = row(layer, positions[i]);
+    for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(from + at);
+  };
+  // A whole pass of loads before the first byte: the same words are in cache for the second one.
+  auto moved = [&]() -> std::size_t {
+    for (std::size_t i = 0; guarded_ && i < count; i++) {
+      const RowUnit& unit = unit_of(positions[i]);
+      if (unit.guard && unit.guard->load(std::memory_order_acquire) != unit.expected) return i;
+    }
+    return count;
+  };
+  if (std::size_t at = moved(); at < count) return {Status::kMoved, at};
+  for (std::size_t i = 0; i < std::min(kAhead, count); i++) ask(i);
+  for (std::size_t i = 0; i < count; i++) {
+    if (i + kAhead < count) ask(i + kAhead);
+    const std::size_t slot = slots.empty() ? i : slots[i];
+    std::memcpy(to + slot * bytes, row(layer, positions[i]), bytes);
+  }
+  read_fence();
+  if (std::size_t at = moved(); at < count) return {Status::kMoved, at};
+  return {};
+}
+
+Gathered RowTable::copy(std::uint32_t layer, std::uint32_t first, std::uint32_t count,
+                        std::uint8_t* to) const {
+  if (layer >= shape_.layers || first > shape_.tokens || count > shape_.tokens - first) {
+    return {Status::kBounds, 0};
+  }
+  for (std::uint32_t done = 0; done < count;) {
+    const std::uint32_t position = first + done;
+    const RowUnit& unit = unit_of(position);
+    const auto holds = [&] {
+      return !unit.guard || unit.guard->load(std::memory_order_acquire) == unit.expected;
+    };
+    const std::uint32_t here =
+        std::min(count - done, shape_.unit_tokens - position % shape_.unit_tokens);
+    if (!holds()) return {Status::kMoved, done};
+    std::memcpy(to, row(layer, position), std::uint64_t{here} * shape_.row_bytes);
+    read_fence();
+    if (!holds()) return {Status::kMoved, done};
+    to += std::uint64_t{here} * shape_.row_bytes;
+    done += here;
+  }
+  return {};
+}
+
+const std::uint8_t* RowTable::run(std::uint32_t layer,
+                                  std::span<const std::uint32_t> positions) const {
+  if (positions.empty() || &unit_of(positions.front()) != &unit_of(positions.back())) {
+    return nullptr;
+  }
+  for (std::size_t i = 1; i < positions.size(); i++) {
+    if (positions[i] != positions[i - 1] + 1) return nullptr;
+  }
+  return row(layer, positions.front());
+}
+
+}  // namespace moonpool

@@ -1,0 +1,350 @@
+"""Reading rows on demand against fetching a prefix whole: real bytes, one run, every row checked.
+
+A prefix lies in a node's memory. `shm` readers hold views, `tcp` ones let the node pack rows. The
+full fetch is the same reader's `read_layer` into memory that was touched before; beside it stands
+what the machine can do at all, one memcpy of as many bytes (shm) or a plain program over one TCP
+connection. A first step gathers top_k rows of each layer, layer after layer, as their indices would
+be known. No attention or indexer is computed: these are times of moving rows.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from moonpool.bench.runner import Row, Settings, make_row
+from moonpool.bench.sparse_parts import (
+    KEY,
+    U8,
+    U32,
+    Trace,
+    is_stamped,
+    layers_that_fit,
+    plain_read_s,
+    segment_file,
+    stored_prefix,
+)
+from moonpool.bench.sparse_readers import gather_side_by_side
+from moonpool.pool.cluster import Cluster
+from moonpool.pool.pool import Pool
+from moonpool.sparse import (
+    BF16_ROW_BYTES,
+    FP8_ROW_BYTES,
+    INDEX_KEY_BYTES,
+    HotBuffer,
+    PrefixStore,
+    SparseLayout,
+    SparseReader,
+    gather_union,
+    local_bytes,
+    local_source,
+)
+from moonpool.sparse.indexers import DsaIndexer, DsaQuery
+
+BENCH: Final = "sparse"
+LAYERS: Final = 61
+TOP_K: Final = 2048
+SIZES: Final = (131072, 65536, 16384)
+BUFFERS: Final = (1, 2, 3, 4)  # in units of k
+STEPS: Final = 12
+READERS: Final = (1, 2, 4)
+UNION: Final = 4
+UNION_LAYERS: Final = 8
+AHEAD_LAYERS: Final = 4
+AHEAD_HEADS: Final = 16
+_STEPS_A_ROUND: Final = 5  # first steps; one full fetch takes far longer
+
+
+class Full(NamedTuple):
+    """Medians of one transport, in seconds: rows whole, the machine's limit, all index keys."""
+
+    full_s: float
+    limit_s: float
+    keys_s: float
+
+
+def rows(settings: Settings) -> Iterator[Row]:
+    """One row per case."""
+    sizes = (settings.tokens,) if settings.tokens else SIZES
+    for tokens in sizes:
+        for row_bytes in (FP8_ROW_BYTES, BF16_ROW_BYTES):
+            wanted = settings.layers or LAYERS
+            layers = layers_that_fit(row_bytes, INDEX_KEY_BYTES, tokens, wanted)
+            layout = SparseLayout(layers, row_bytes)
+            with stored_prefix(layout, tokens) as (cluster, folder, near, far):
+                bench = _Sparse(settings, layout, tokens, cluster, folder, near, far)
+                yield from bench.rows()
+
+
+class _Sparse:
+    def __init__(
+        self,
+        settings: Settings,
+        layout: SparseLayout,
+        tokens: int,
+        cluster: Cluster,
+        folder: Path,
+        near: Pool,
+        far: Pool,
+    ) -> None:
+        self._rounds = settings.rounds
+        self._full_matrix = settings.full
+        self._layout = layout
+        self._tokens = tokens
+        self._cluster = cluster
+        self._segment = segment_file(folder)
+        self._mapped: U8 | None = None
+        self._pools = {"shm": near, "tcp": far}
+        self._top_k = min(TOP_K, tokens // 8)
+        # Touched before any clock runs.
+        self._private: U8 = np.ones((layout.layers, tokens, layout.entry_bytes), np.uint8)
+        self._keys: U8 = np.ones(
+            (layout.layers, layout.pages(tokens), layout.index_page_bytes), np.uint8
+        )
+        self._rows: U8 = np.ones((layout.layers, self._top_k, layout.entry_bytes), np.uint8)
+        self._random = np.random.default_rng(7)
+
+    def rows(self) -> Iterator[Row]:
+        for transport in ("shm", "tcp"):
+            with PrefixStore(self._pools[transport], self._layout).reader(KEY, transport) as reader:
+                full = self._full(transport, reader)
+                yield from self._first_steps(transport, reader, full)
+                for times in BUFFERS if self._full_matrix or self._tokens == SIZES[0] else (2,):
+                    yield self._steady(transport, reader, times)
+                yield self._union(transport, reader)
+                if transport == "tcp":
+                    yield self._ahead(transport, reader)
+        if self._full_matrix or self._tokens == SIZES[0]:
+            for count in READERS:
+                yield self._readers(count)
+
+    def _full(self, transport: str, reader: SparseReader) -> Full:
+        """Everything once a round; the last round's bytes are checked."""
+        found: dict[str, list[float]] = {"full": [], "limit": [], "keys": []}
+        for _ in range(self._rounds):
+            found["full"].append(_timed(lambda: self._read_whole(reader)))
+            if not self._whole_is_right():
+                raise AssertionError("the full fetch brought other rows")
+            found["keys"].append(_timed(lambda: self._read_keys(reader)))
+            if not all((keys == n % 251).all() for n, keys in enumerate(self._keys)):
+                raise AssertionError("the index keys are others")
+            limit = self._memcpy_s() if transport == "shm" else self._plain_s()
+            found["limit"].append(limit)
+        self._read_whole(reader)  # private memory holds the rows again
+        return Full(*(statistics.median(found[name]) for name in ("full", "limit", "keys")))
+
+    def _first_steps(self, transport: str, reader: SparseReader, full: Full) -> Iterator[Row]:
+        steps, frames, private = [], [], []
+        here = SparseReader(local_source(self._layout, self._private))
+        ok = True
+        for _ in range(self._rounds * _STEPS_A_ROUND):
+            wanted = self._wanted()
+            steps.append(_timed(lambda w=wanted: self._step(reader, w)))  # type: ignore[misc]
+            ok = ok and self._rows_are_right(wanted)
+            frames.append(_timed(lambda w=wanted: self._one_call(reader, w)))  # type: ignore[misc]
+            ok = ok and self._rows_are_right(wanted)
+            private.append(_timed(lambda w=wanted: self._step(here, w)))  # type: ignore[misc]
+        step, frame, own = (statistics.median(times) for times in (steps, frames, private))
+        row_bytes = self._layout.layers * self._tokens * self._layout.entry_bytes
+        shared = {
+            "full_bytes": row_bytes,
+            "step_bytes": self._layout.layers * self._top_k * self._layout.entry_bytes,
+            "full_s": full.full_s,
+            "limit": "memcpy" if transport == "shm" else "plain TCP",
+            "limit_s": full.limit_s,
+            "full_of_limit": full.limit_s / full.full_s,
+            "step_s": step,
+            "step_p99_s": float(np.percentile(steps, 99)),
+            "step_one_call_s": frame,
+            "private_step_s": own,
+            # What on-demand costs a lone request at every later step, without a hot buffer.
+            "batch1_step_ratio": step / own,
+            "ok": ok,
+        }
+        yield self._row(
+            f"{transport}-resident",
+            {
+                "first_step_ratio": full.full_s / step,
+                "first_step_ratio_one_call": full.full_s / frame,
+                **shared,
+            },
+        )
+        with_keys = (full.full_s + full.keys_s) / (step + full.keys_s)
+        ceiling = 1 + self._layout.entry_bytes / self._layout.index_bytes
+        yield self._row(
+            f"{transport}-fetched",
+            {
+                "first_step_ratio": with_keys,
+                "ceiling": ceiling,
+                "keys_s": full.keys_s,
+                "keys_bytes": self._keys.nbytes,
+                **shared,
+            },
+        )
+
+    def _steady(self, transport: str, reader: SparseReader, times: int) -> Row:
+        """Steps with a buffer of times * k rows, beside the same rows from private memory."""
+        layers, rows = self._layout.layers, min(times * self._top_k, self._tokens)
+        trace = Trace(layers, self._tokens, self._top_k)
+        hot = HotBuffer(self._layout, rows)
+        here = SparseReader(local_source(self._layout, self._private))
+        hot.prefetch(reader, trace.recent(rows))
+        start = hot.counters
+        numbers, counts = np.arange(layers), np.full(layers, self._top_k)
+        steps, private, ok = [], [], True
+        for _ in range(STEPS):
+            wanted = trace.step()
+            column = np.concatenate(wanted)
+            begin = time.perf_counter()
+            found = hot.resolve_layers(reader, numbers, counts, column)
+            steps.append(time.perf_counter() - begin)
+            for layer in range(layers):
+                slots = found.slots[layer * self._top_k : (layer + 1) * self._top_k]
+                got = hot.rows[layer][slots]
+                ok = ok and is_stamped(self._layout, layer, wanted[layer], got)
+            private.append(_timed(lambda w=wanted: self._step(here, w)))  # type: ignore[misc]
+        step, own = statistics.median(steps), statistics.median(private)
+        asked = hot.counters.rows - start.rows
+        fetched = hot.counters.fetched - start.fetched
+        formula = local_bytes(self._layout, rows, self._tokens)
+        held = hot.rows.nbytes + self._keys.nbytes
+        return self._row(
+            f"{transport}-steady-{rows}",
+            {
+                "buffer_rows": rows,
+                "step_s": step,
+                "step_p99_s": float(np.percentile(steps, 99)),
+                "private_step_s": own,
+                "steady_ratio": step / own,
+                "miss_ratio": fetched / asked,
+                "pool_bytes_a_step": fetched * self._layout.entry_bytes / STEPS,
+                "local_bytes": held,
+                "local_bytes_formula": formula,
+                "whole_bytes": self._tokens * self._layout.token_bytes,
+                "ok": ok and held == formula,
+            },
+        )
+
+    def _union(self, transport: str, reader: SparseReader) -> Row:
+        """Requests that share the prefix, each choosing half of the same 2k tokens: apart, and as
+        one gather of the rows any of them wants."""
+        layers = min(UNION_LAYERS, self._layout.layers)
+        apart, together, ok = [], [], True
+        for _ in range(self._rounds):
+            common = self._random.choice(self._tokens, min(2 * self._top_k, self._tokens), False)
+            wanted = [self._random.permutation(common)[: self._top_k] for _ in range(UNION)]
+            begin = time.perf_counter()
+            for layer in range(layers):
+                for positions in wanted:
+                    reader.gather(layer, positions, self._rows[0])
+            middle = time.perf_counter()
+            unions = [gather_union(reader, layer, wanted) for layer in range(layers)]
+            together.append(time.perf_counter() - middle)
+            apart.append(middle - begin)
+            for layer, union in enumerate(unions):
+                pairs = zip(wanted, union.at, strict=True)
+                ok = ok and all(
+                    is_stamped(self._layout, layer, positions, union.rows[at])
+                    for positions, at in pairs
+                )
+        one, other = statistics.median(together), statistics.median(apart)
+        figures: Row = {"requests": UNION, "apart_s": other, "union_s": one}
+        figures |= {"union_gain": other / one, "rows_ratio": unions[0].asked / unions[0].moved}
+        return self._row(f"{transport}-union-{UNION}", {**figures, "ok": ok})
+
+    def _ahead(self, transport: str, reader: SparseReader) -> Row:
+        """Keys of the next layer brought while this one is scored, and one after the other. The
+        scores are those of the lightning indexer, with AHEAD_HEADS heads."""
+        indexer = DsaIndexer()
+        heads = self._random.normal(size=(AHEAD_HEADS, 128)).astype(np.float32)
+        query = DsaQuery(heads, np.ones(AHEAD_HEADS, np.float32))
+        layers = range(min(AHEAD_LAYERS, self._layout.layers))
+
+        def step(ahead: bool) -> None:
+            out = self._keys[: len(layers)]
+            for _, keys in reader.load_index(layers, out, ahead=ahead):
+                indexer.scores(query, keys, self._tokens)
+
+        step(False)
+        laps = [(_timed(lambda: step(False)), _timed(lambda: step(True))) for _ in range(3)]
+        after, beside = (statistics.median(lap) for lap in zip(*laps, strict=True))
+        figures: Row = {"one_after_other_s": after, "ahead_s": beside, "ahead_gain": after / beside}
+        return self._row(f"{transport}-keys-ahead", {**figures, "ok": True})
+
+    def _readers(self, count: int) -> Row:
+        """So many processes gather at the same time, each its own rows."""
+        figures = gather_side_by_side(self._cluster.address, self._layout, self._top_k, count)
+        return self._row(f"shm-readers-{count}", figures)
+
+    # --- what is timed ----------------------------------------------------------------------------
+
+    def _read_whole(self, reader: SparseReader) -> None:
+        for layer in range(self._layout.layers):
+            reader.read_layer(layer, self._private[layer])
+
+    def _read_keys(self, reader: SparseReader) -> None:
+        for _ in reader.load_index(out=self._keys):
+            pass
+
+    def _step(self, reader: SparseReader, wanted: list[U32]) -> None:
+        for layer, positions in enumerate(wanted):
+            reader.gather(layer, positions, self._rows[layer])
+
+    def _one_call(self, reader: SparseReader, wanted: list[U32]) -> None:
+        numbers, counts = np.arange(len(wanted)), np.full(len(wanted), self._top_k)
+        reader.gather_layers(numbers, counts, np.concatenate(wanted), self._rows)
+
+    def _memcpy_s(self) -> float:
+        """As many bytes of the pool's memory, in order, to the same destination."""
+        if self._mapped is None:
+            self._mapped = np.memmap(self._segment, np.uint8, "r")
+            self._mapped[::4096].max()
+        flat, memory = self._private.reshape(-1), self._mapped
+        begin = len(memory) - len(flat)  # past the segment's tables
+        return _timed(lambda: np.copyto(flat, memory[begin:]))
+
+    def _plain_s(self) -> float:
+        return plain_read_s(self._segment, self._private)
+
+    # --- checks -----------------------------------------------------------------------------------
+
+    def _wanted(self) -> list[U32]:
+        """Scattered and unsorted: the worst case."""
+        return [
+            self._random.choice(self._tokens, self._top_k, replace=False).astype(np.uint32)
+            for _ in range(self._layout.layers)
+        ]
+
+    def _rows_are_right(self, wanted: list[U32]) -> bool:
+        pairs = enumerate(zip(wanted, self._rows, strict=True))
+        right = [is_stamped(self._layout, layer, *pair) for layer, pair in pairs]
+        self._rows[:] = 0
+        return all(right)
+
+    def _whole_is_right(self) -> bool:
+        """Every row's two ends, and some rows whole."""
+        some = self._random.choice(self._tokens, 512, replace=False)
+        names = np.arange(self._tokens, dtype=np.uint64) << np.uint64(16)
+        for layer in range(self._layout.layers):
+            rows = self._private[layer]
+            name = (names | np.uint64(layer))[:, None].view(np.uint8)
+            ends = np.array_equal(rows[:, :8], name) and np.array_equal(rows[:, -8:], name)
+            if not ends or not is_stamped(self._layout, layer, some, rows[some]):
+                return False
+        return True
+
+    def _row(self, case: str, figures: Row) -> Row:
+        name = f"{self._tokens}-{self._layout.entry_bytes}-{case}"
+        facts = {"layers": self._layout.layers, "top_k": self._top_k}
+        return make_row(BENCH, name, self._rounds, {**figures, **facts})
+
+
+def _timed(call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin

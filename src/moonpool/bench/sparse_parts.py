@@ -1,0 +1,189 @@
+"""What the sparse bench measures with: stamped prefixes, traces, and the plain program over TCP."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moonpool.core.sections import ClientConfig, MasterConfig, NodeConfig
+from moonpool.pool.cluster import Cluster, local_directory
+from moonpool.pool.pool import Pool
+from moonpool.pool.shell import BlockingShell
+from moonpool.sparse import PrefixStore, SparseLayout
+
+U8 = NDArray[np.uint8]
+U32 = NDArray[np.uint32]
+KEY: Final = "bench/prefix"
+TIMEOUT_MS: Final = 300_000
+_CHUNK_BYTES: Final = 4 << 20
+# Of k rows a step, how many come from which depth of what was used last, in units of k: LRU buffers
+# of k, 2k and 4k rows then miss 30 %, 13.4 % and 6.7 %, as published (HiSparse, GLM-5.1).
+_DEPTHS: Final = ((0.0, 1.0, 0.700), (1.0, 2.0, 0.166), (2.0, 4.0, 0.067), (4.0, 1e9, 0.067))
+
+
+def memory_budget() -> int:
+    """Bytes that pool and destinations may take: 60 % of the machine, and no more than is free."""
+    facts = dict(
+        line.split()[:2] for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line
+    )
+    total, free = (int(facts[name]) << 10 for name in ("MemTotal:", "MemAvailable:"))
+    return min(total * 6 // 10, free - (2 << 30))
+
+
+def layers_that_fit(row_bytes: int, index_bytes: int, tokens: int, wanted: int) -> int:
+    """The prefix, one more copy of it and hot rows have to fit."""
+    return max(1, min(wanted, memory_budget() // (2 * tokens * (row_bytes + index_bytes))))
+
+
+@contextlib.contextmanager
+def stored_prefix(layout: SparseLayout, tokens: int) -> Iterator[tuple[Cluster, Path, Pool, Pool]]:
+    """A master and one node with a stamped prefix; its folder, and clients by shared memory and by
+    TCP."""
+    nbytes = tokens * layout.token_bytes
+    with local_directory("bench") as folder:
+        node = NodeConfig(
+            name="node0",
+            memory=nbytes + (64 << 20),
+            headroom=32 << 20,
+            dir=str(folder),
+            persist=False,
+        )
+        master = MasterConfig(port=0, nodes_expected=1, reservation_ms=TIMEOUT_MS)
+        with Cluster(master, [node]) as cluster, contextlib.ExitStack() as pools:
+            near, far = (
+                pools.enter_context(connect(cluster.address, shared)) for shared in (True, False)
+            )
+            with PrefixStore(near, layout).writer(KEY, tokens) as writer:
+                for layer in range(layout.layers):
+                    keys = np.full(
+                        (layout.pages(tokens), layout.index_page_bytes), layer % 251, np.uint8
+                    )
+                    writer.put(layer, 0, stamped(layout, layer, np.arange(tokens)), keys)
+                writer.seal()
+            yield cluster, folder, near, far
+
+
+def connect(address: str, shared_memory: bool) -> Pool:
+    """A client that may hold views on everything."""
+    config = ClientConfig(
+        master=address,
+        token="",
+        timeout_ms=TIMEOUT_MS,
+        shared_memory=shared_memory,
+        pinned_bytes_max=1 << 40,
+    )
+    shell = BlockingShell(config)
+    try:
+        shell.connect(30)
+    except BaseException:
+        shell.close()
+        raise
+    return Pool(shell, config)
+
+
+def stamped(layout: SparseLayout, layer: int, tokens: Any) -> U8:
+    """Rows that name their layer and token at both ends, and differ in between by layer."""
+    column = np.asarray(tokens, np.uint64)
+    rows = np.empty((len(column), layout.entry_bytes), np.uint8)
+    rows[:] = np.random.default_rng(layer).integers(0, 256, layout.entry_bytes, np.uint8)
+    name = (column << np.uint64(16)) | np.uint64(layer)
+    ends = name[:, None].view(np.uint8).reshape(len(column), 8)
+    rows[:, :8] = ends
+    rows[:, -8:] = ends
+    return rows
+
+
+def is_stamped(layout: SparseLayout, layer: int, tokens: Any, rows: U8) -> bool:
+    return bool(np.array_equal(rows, stamped(layout, layer, tokens)))
+
+
+class Trace:
+    """Positions wanted by each layer, step by step, at the published depths of reuse."""
+
+    def __init__(self, layers: int, tokens: int, top_k: int, seed: int = 1) -> None:
+        self._random = np.random.default_rng(seed)
+        self._top_k = min(top_k, tokens)
+        # Positions by last use, newest first.
+        self.stacks = [self._random.permutation(tokens).astype(np.uint32) for _ in range(layers)]
+
+    def step(self) -> list[U32]:
+        """Each layer's next top-k."""
+        return [self._next(layer) for layer in range(len(self.stacks))]
+
+    def recent(self, rows: int) -> list[U32]:
+        """What a buffer of `rows` rows holds by now, oldest first."""
+        return [stack[:rows][::-1].copy() for stack in self.stacks]
+
+    def _next(self, layer: int) -> U32:
+        stack, k = self.stacks[layer], self._top_k
+        chosen = []
+        left = k
+        for low, high, share in _DEPTHS:
+            start, stop = int(low * k), min(int(high * k), len(stack))
+            # The deepest bucket takes what rounding left over.
+            wanted = round(share * k) if high < _DEPTHS[-1][1] else left
+            count = min(wanted, max(0, stop - start), left)
+            if count:
+                chosen.append(start + self._random.choice(stop - start, count, replace=False))
+                left -= count
+        at = np.concatenate(chosen)
+        self._random.shuffle(at)
+        rows = stack[at]
+        self.stacks[layer] = np.concatenate([rows, np.delete(stack, at)])
+        return rows
+
+
+def plain_read_s(source: Path, destination: U8) -> float:
+    """Seconds that a plain program takes to read as many bytes over one TCP connection: a child
+    that maps `source` and sends it, and recv into the same destination."""
+    command = [sys.executable, "-m", "moonpool.bench.sparse_parts", str(source)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            port = int(child.stdout.readline())
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                view = destination.reshape(-1).data
+                got = 0
+                start = time.perf_counter()
+                connection.sendall(len(view).to_bytes(8, "little"))
+                while got < len(view):
+                    room = view[got : got + _CHUNK_BYTES]
+                    got += connection.recv_into(room, 0, socket.MSG_WAITALL)
+                return time.perf_counter() - start
+        finally:
+            child.kill()
+
+
+def serve_plain(path: str) -> None:
+    """The plain program's other end: sends the file's bytes, once."""
+    memory = np.memmap(path, np.uint8, "r")
+    memory[::4096].max()  # mapped before the clock runs
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        print(server.getsockname()[1], flush=True)
+        connection, _ = server.accept()
+        with connection:
+            nbytes = int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "little")
+            view = memory.data
+            while nbytes > 0:
+                part = view[: min(nbytes, len(view))]
+                connection.sendall(part)
+                nbytes -= len(part)
+
+
+def segment_file(folder: Path) -> Path:
+    """The node's segment: the largest file below its folder."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return max(files, key=lambda path: path.stat().st_size)
+
+
+if __name__ == "__main__":
+    serve_plain(sys.argv[1])

@@ -1,0 +1,172 @@
+"""Chosen rows out of several objects at once: what a read session asks, split by segment.
+
+Objects are units of equal length in tokens, one after another; a row is one token's bytes in one
+layer. On the same host rows are copied in place, elsewhere the node packs them into one frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from moonpool.pool.client_state import Replica
+from moonpool.pool.ports import (
+    U8,
+    U32,
+    U64,
+    AgentCall,
+    GatherCall,
+    Outcome,
+    Port,
+    Status,
+    failed,
+)
+from moonpool.pool.protocol import Context, Protocol, call_all
+
+if TYPE_CHECKING:
+    from moonpool._core import SegmentClient, SegmentView
+
+
+class RowsWanted(NamedTuple):
+    """Rows of `row_bytes` bytes. Object u of the session holds positions u * unit_tokens up to the
+    next object's; its layer 0 begins at `offsets[u]`, its layers are `strides[u]` bytes apart.
+    Layer `layers[i]` wants the next `counts[i]` of `positions`."""
+
+    row_bytes: int
+    unit_tokens: int
+    offsets: U64
+    strides: U64
+    layers: U32
+    counts: U32
+    positions: U32
+
+
+class Places(NamedTuple):
+    """Where a session's objects lie: `which[u]` is the place in `ports` of object u's, -1 for
+    none."""
+
+    ports: list[Port]
+    which: npt.NDArray[np.int64]
+    slots: U32
+    generations: U64
+
+
+def places_of(replicas: Sequence[Replica | None]) -> Places:
+    """One replica of each object."""
+    ports: list[Port] = []
+    which = []
+    for replica in replicas:
+        if replica is not None and replica.port not in ports:
+            ports.append(replica.port)
+        which.append(-1 if replica is None else ports.index(replica.port))
+    return Places(
+        ports,
+        np.array(which, np.int64),
+        np.array([0 if r is None else r.slot for r in replicas], np.uint32),
+        np.array([0 if r is None else r.generation for r in replicas], np.uint64),
+    )
+
+
+def gather_rows(context: Context, places: Places, wanted: RowsWanted, out: U8) -> Protocol[Status]:
+    """Rows into `out`, one after another. The first bad status, or OK."""
+    units = wanted.positions // np.uint32(wanted.unit_tokens)
+    touched = np.bincount(units, minlength=len(places.which))
+    if len(touched) > len(places.which):
+        return Status.BOUNDS
+    ports = places.which[touched > 0]
+    if not len(ports):
+        return Status.OK
+    if int(ports.min()) < 0:
+        return Status.NOT_FOUND
+    if int(ports.min()) == int(ports.max()):
+        call = _call(wanted, units, touched, places, out)
+        return _worst((yield from call_all(context, [(places.ports[ports[0]], call)])))
+    return (yield from _gather_apart(context, places, units, wanted, out))
+
+
+def _gather_apart(
+    context: Context, places: Places, units: U32, wanted: RowsWanted, out: U8
+) -> Protocol[Status]:
+    """Each segment sends its own rows; they are put in their places here."""
+    layer_of = np.repeat(np.arange(len(wanted.layers)), wanted.counts)
+    port_of = places.which[units]
+    calls: list[tuple[Port, AgentCall]] = []
+    rooms = []
+    for number in np.unique(port_of).tolist():
+        mine = np.flatnonzero(port_of == number)
+        counts = np.bincount(layer_of[mine], minlength=len(wanted.layers)).astype(np.uint32)
+        part = wanted._replace(counts=counts, positions=wanted.positions[mine])
+        touched = np.bincount(units[mine], minlength=len(places.which))
+        room = np.empty(len(mine) * wanted.row_bytes, np.uint8)
+        calls.append((places.ports[number], _call(part, units[mine], touched, places, room)))
+        rooms.append((mine, room))
+    status = _worst((yield from call_all(context, calls)))
+    rows = out.reshape(-1, wanted.row_bytes)
+    for mine, room in rooms:
+        rows[mine] = room.reshape(-1, wanted.row_bytes)
+    return status
+
+
+def _call(
+    wanted: RowsWanted, units: U32, touched: npt.NDArray[np.int64], places: Places, out: U8
+) -> GatherCall:
+    """For the objects this call's rows lie in: others need not be open."""
+    used = np.flatnonzero(touched)
+    positions = wanted.positions
+    if len(used) < len(touched):
+        # Units are numbered anew, without those that are not needed.
+        number = (np.cumsum(touched > 0) - 1).astype(np.uint32)
+        per_unit = np.uint32(wanted.unit_tokens)
+        positions = number[units] * per_unit + positions % per_unit
+    return GatherCall(
+        places.slots[used],
+        places.generations[used],
+        wanted.offsets[used],
+        wanted.strides[used],
+        wanted.row_bytes,
+        wanted.unit_tokens,
+        wanted.layers,
+        wanted.counts,
+        positions,
+        out,
+    )
+
+
+def _worst(outcomes: Sequence[Outcome]) -> Status:
+    bad = [int(status) for outcome in outcomes for status in outcome.status if status]
+    return Status(bad[0]) if bad else Status.OK
+
+
+def gather_pinned(segment: SegmentClient, call: GatherCall) -> Outcome:
+    """On memory mapped here: each object is pinned for the length of the call."""
+    from moonpool import _core
+
+    pins: list[SegmentView] = []
+    try:
+        for slot, generation in zip(call.slots.tolist(), call.generations.tolist(), strict=True):
+            pin = segment.pin(slot, generation, False)
+            if isinstance(pin, int):
+                return failed(len(call.layers), Status(-1 - pin))
+            pins.append(pin)
+        try:
+            table = _core.RowTable(
+                call.row_bytes,
+                call.unit_tokens,
+                int(call.layers.max(initial=0)) + 1,
+                int(call.positions.max(initial=0)) + 1,
+                pins,
+                np.arange(len(pins), dtype=np.uint32),
+                call.offsets,
+                call.strides,
+            )
+        except IndexError:
+            return failed(len(call.layers), Status.BOUNDS)
+        status, _ = table.gather(call.layers, call.counts, call.positions, call.buffer)
+        del table
+        return failed(len(call.layers), Status(status))
+    finally:
+        for pin in pins:
+            pin.release()

@@ -1,0 +1,100 @@
+"""How a sparse prefix lies in objects of the pool: units of tokens, and a manifest under its key.
+
+    unit object   [layer]{ latent rows of its tokens | index keys of its pages }
+    manifest      msgpack: layout, tokens, unit_tokens; then the hint, u32[layers, n]
+
+The units are one chain and the manifest is its last link, so it goes with any of them: who finds
+the manifest had, at that moment, the whole prefix. Pure.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from moonpool.core.errors import BadInput, SegmentDamaged
+from moonpool.sparse.layout import U8, U32, SparseLayout
+
+MAGIC: Final = b"MPSP"
+VERSION: Final = 1
+_HEAD: Final = struct.Struct("<4sII")  # magic, version, bytes of the description
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What a reader must know of a stored prefix."""
+
+    layout: SparseLayout
+    tokens: int
+    unit_tokens: int
+    hint_tokens: int = 0
+
+    @property
+    def units(self) -> int:
+        return -(-self.tokens // self.unit_tokens)
+
+    def tokens_in(self, unit: int) -> int:
+        return min(self.unit_tokens, self.tokens - unit * self.unit_tokens)
+
+    def latent_bytes(self, unit: int) -> int:
+        """Of one layer in one unit."""
+        return self.tokens_in(unit) * self.layout.entry_bytes
+
+    def layer_bytes(self, unit: int) -> int:
+        """Rows and keys of one layer in one unit: what lies between two layers."""
+        pages = self.layout.pages(self.tokens_in(unit))
+        return self.latent_bytes(unit) + pages * self.layout.index_page_bytes
+
+    def unit_bytes(self, unit: int) -> int:
+        return self.layout.layers * self.layer_bytes(unit)
+
+    def column(self, of: str) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+        """`latent_bytes` or `layer_bytes` of every unit, u64[units]."""
+        return np.array([getattr(self, of)(unit) for unit in range(self.units)], np.uint64)
+
+
+def unit_key(key: bytes, unit: int) -> bytes:
+    return b"%s/%d" % (key, unit)
+
+
+def encode_manifest(manifest: Manifest, hint: U32 | None) -> bytes:
+    body = msgspec.msgpack.encode(manifest)
+    tail = b"" if hint is None else np.ascontiguousarray(hint, np.uint32).tobytes()
+    return _HEAD.pack(MAGIC, VERSION, len(body)) + body + tail
+
+
+def decode_manifest(data: bytes, name: str) -> tuple[Manifest, list[U32]]:
+    """The manifest and its hint by layer. Raises SegmentDamaged for other objects."""
+    if len(data) < _HEAD.size or data[:4] != MAGIC:
+        raise SegmentDamaged(f"the object {name} is no sparse prefix")
+    _, version, length = _HEAD.unpack_from(data)
+    if version != VERSION:
+        raise SegmentDamaged(f"{name} is a sparse prefix of version {version}, not {VERSION}")
+    try:
+        body = data[_HEAD.size : _HEAD.size + length]
+        manifest = msgspec.msgpack.decode(body, type=Manifest)
+        hint = np.frombuffer(data[_HEAD.size + length :], np.uint32)
+        hint = hint.reshape(manifest.layout.layers, manifest.hint_tokens)
+        if manifest.tokens < 1 or manifest.unit_tokens < 1:
+            raise BadInput("a prefix of no tokens")
+    except (msgspec.MsgspecError, BadInput, ValueError) as error:
+        raise SegmentDamaged(f"{name} is no sparse prefix: {error}") from None
+    columns = [column[column < manifest.tokens] for column in hint]
+    return manifest, columns if manifest.hint_tokens else []
+
+
+def as_hint(hint: object, layers: int) -> U32:
+    """u32[layers, n]. Raises BadInput."""
+    column = np.asarray(hint)
+    if column.ndim != 2 or column.shape[0] != layers or column.dtype.kind not in "iu":
+        raise BadInput(f"a hint is integers [{layers}, n], not {column.dtype} {column.shape}")
+    return np.ascontiguousarray(column, np.uint32)
+
+
+def whole_units(memory: U8, manifest: Manifest) -> list[U8]:
+    """Cuts local memory of the prefix's size into its units."""
+    sizes = [manifest.unit_bytes(unit) for unit in range(manifest.units)]
+    ends = np.cumsum([0, *sizes]).tolist()
+    return [memory[a:b] for a, b in zip(ends, ends[1:], strict=False)]
