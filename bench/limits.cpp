@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <string>
 
@@ -174,7 +175,44 @@ void measure_tcp(int rounds, unsigned char* memory) {
                 rounds);
       }
     };
+    // The same with `depth` asked for ahead: an operation asks for one and takes the oldest.
+    const auto read_ahead = [&](std::size_t blocks, std::size_t size, std::size_t count,
+                                std::size_t depth) {
+      std::deque<std::vector<plain::Block>> asked;
+      std::size_t last = 0;  // the room of the oldest that was taken last
+      std::vector<plain::Block> taken;
+      const std::size_t places = kRegion / (blocks * size);
+      const auto take = [&] {
+        taken = asked.front();
+        asked.pop_front();
+        last = (last + 1) % depth;
+        return client.take(taken, dst + last * blocks * size, true);
+      };
+      const auto once = [&](std::size_t i) {
+        std::vector<plain::Block> next(blocks);
+        for (std::size_t k = 0; k < blocks; k++) {
+          next[k] = {((i % places) * blocks + blocks - 1 - k) * size, size};
+        }
+        client.ask(next, true);
+        asked.push_back(std::move(next));
+        return asked.size() < depth || take();
+      };
+      const auto arrived = [&] {
+        bool good = true;
+        while (!asked.empty()) good = take() && good;
+        for (std::size_t k = 0; k < blocks; k++) {
+          const unsigned char* here = dst + (last * blocks + k) * size;
+          good = good && std::memcmp(here, memory + taken[k].offset, size) == 0;
+        }
+        return good;
+      };
+      measure({"tcp_read_" + std::to_string(blocks) + "x" + named(size) + "_crc_" +
+                   std::to_string(depth) + "_in_flight",
+               blocks * size, count, true, clocks, once, arrived},
+              rounds);
+    };
     read(32, 4 << 10, 2000);
+    read_ahead(32, 4 << 10, 2000, 4);
     read(1, 64 << 10, 2000);
     read(1, 1 << 20, 300);
     read(1, 16 << 20, 24);

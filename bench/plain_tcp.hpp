@@ -145,10 +145,19 @@ class Client {
 
   // Reads the blocks back to back into `to`. False on a wrong CRC or a closed connection.
   bool read(const std::vector<Block>& blocks, unsigned char* to, bool with_crc) {
+    ask(blocks, with_crc);
+    return take(blocks, to, with_crc);
+  }
+
+  // The two halves: several may be asked for before the first is taken, in the same order.
+  void ask(const std::vector<Block>& blocks, bool with_crc) {
     Request request{static_cast<std::uint32_t>(blocks.size()), with_crc ? 1u : 0u};
     std::vector<iovec> parts{{&request, sizeof request},
                              {const_cast<Block*>(blocks.data()), blocks.size() * sizeof(Block)}};
     send_gathered(fd_, parts, 0);
+  }
+
+  bool take(const std::vector<Block>& blocks, unsigned char* to, bool with_crc) {
     std::vector<std::uint32_t> crcs(blocks.size(), 0);
     if (!receive_payload(blocks, to, with_crc, crcs)) return false;
     std::vector<std::uint32_t> sent(blocks.size());

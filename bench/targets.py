@@ -59,6 +59,13 @@ def _tcp_targets() -> Iterator[Target]:
     yield Target(read, "ops_per_s", ours, theirs, at_least=7)
     yield Target(read, "cpu_s_per_gb", ours, theirs, at_most=1 / 8)
     yield Target(read, "gb_per_s", ours, Side("limit", "limits", "tcp_read_32x4KiB_crc"))
+    ahead = ", 4 in flight"
+    ours = _ours("transfer", f"tcp read 32 x 4 KiB{ahead}")
+    theirs = _mooncake("transfer", f"tcp read 32 x 4 KiB{ahead}")
+    limit = Side("limit", "limits", "tcp_read_32x4KiB_crc_4_in_flight")
+    yield Target(f"{read}{ahead}", "ops_per_s", ours, theirs)
+    yield Target(f"{read}{ahead}", "cpu_s_per_gb", ours, theirs)
+    yield Target(f"{read}{ahead}", "gb_per_s", ours, limit)
     for size in ("1 MiB", "16 MiB"):
         plain = f"tcp_read_{size.replace(' ', '')}"
         ours = _ours("transfer", f"tcp read {size}")

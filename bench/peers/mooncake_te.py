@@ -7,6 +7,7 @@ pool and everything else is at its default. Blocks of a batch lie in reverse: no
 import contextlib
 import itertools
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -40,6 +41,7 @@ def started() -> Iterator[Rival]:
             _read(engine, memory, remote, count, size)
             for count, size in ((32, 4 << 10), (1, 1 << 20), (1, 16 << 20))
         ]
+        cases.insert(1, _read_ahead(engine, memory, remote, 32, 4 << 10, 4))
         yield Rival(cases, [target.pid])
 
 
@@ -80,6 +82,49 @@ def _read(engine: Any, memory: Memory, remote: Remote, count: int, size: int) ->
 
     big = f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
     name = f"tcp read {count} x {big}" if count > 1 else f"tcp read {big}"
+    return Case(name, call, arrived, count * size, count)
+
+
+def _read_ahead(
+    engine: Any, memory: Memory, remote: Remote, count: int, size: int, depth: int
+) -> Case:
+    """`depth` batches in flight through the asynchronous calls: a call submits one, and waits for
+    the oldest."""
+    turn = itertools.cycle(range(REGION_BYTES // (count * size)))
+    rooms = itertools.cycle(range(depth))
+    in_flight: deque[tuple[int, int, Sequence[int]]] = deque()
+
+    def submit() -> None:
+        room, place = next(rooms), next(turn)
+        numbers = [place * count + count - 1 - i for i in range(count)]
+        there = [remote.address + number * size for number in numbers]
+        here = [memory.address + (room * count + i) * size for i in range(count)]
+        batch = engine.batch_transfer_async_read(remote.segment, here, there, [size] * count)
+        expect(batch > 0, f"submit answered {batch}")
+        in_flight.append((batch, room, numbers))
+
+    def take() -> tuple[int, Sequence[int]]:
+        batch, room, numbers = in_flight.popleft()
+        status = engine.get_batch_transfer_status([batch])
+        expect(status == 0, f"read answered {status}")
+        return room, numbers
+
+    def call() -> None:
+        submit()
+        if len(in_flight) == depth:
+            take()
+
+    def arrived() -> bool:
+        taken = [take() for _ in range(len(in_flight))]
+        good = len(taken) == depth - 1
+        for room, numbers in taken:
+            at = room * count * size
+            parts = enumerate(numbers)
+            good &= all(memory.holds(at + i * size, block(n, size)) for i, n in parts)
+        memory.clear()
+        return good
+
+    name = f"tcp read {count} x {size >> 10} KiB, {depth} in flight"
     return Case(name, call, arrived, count * size, count)
 
 

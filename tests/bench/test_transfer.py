@@ -7,13 +7,18 @@ from moonpool.bench.transfer import Case
 
 
 def test_rows_are_checked_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = (Case("tcp", 2, 4096), Case("shm", 1, 65_536, checksum=False))
+    small = (
+        Case("tcp", 2, 4096),
+        Case("tcp", 2, 4096, depth=3),
+        Case("shm", 1, 65_536, checksum=False),
+    )
     monkeypatch.setattr(transfer, "CASES", small)
     monkeypatch.setattr(transfer, "MAPPED", (4096,))
     monkeypatch.setattr(transfer, "_CALLS_MAX", 3)
     rows = list(transfer.rows(Settings(rounds=1)))
     assert [row["case"] for row in rows] == [
         "tcp read 2 x 4 KiB",
+        "tcp read 2 x 4 KiB, 3 in flight",
         "shm read 64 KiB, no CRC",
         "shm map 4 KiB",
     ]
@@ -24,3 +29,20 @@ def test_rows_are_checked_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_round_moves_a_bounded_amount() -> None:
     for case in transfer.CASES + transfer.MORE_CASES:
         assert 16 <= case.calls and case.calls * case.nbytes <= 2 * (256 << 20), case.name
+
+
+def test_reads_in_flight_go_to_rooms_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes of the last `depth` reads are looked at, so one that overwrote another shows."""
+    monkeypatch.setattr(transfer, "_CALLS_MAX", 3)
+    seen: list[tuple[int, ...]] = []
+    arrived = transfer._Transfer._arrived
+
+    def looked_at(self: transfer._Transfer, read: transfer.Read, block_bytes: int) -> bool:
+        seen.append(tuple(read.here.tolist()))
+        return arrived(self, read, block_bytes)
+
+    monkeypatch.setattr(transfer._Transfer, "_arrived", looked_at)
+    monkeypatch.setattr(transfer, "CASES", (Case("tcp", 2, 4096, depth=3),))
+    monkeypatch.setattr(transfer, "MAPPED", ())
+    assert [row["ok"] for row in transfer.rows(Settings(rounds=1))] == [True]
+    assert sorted(seen) == [(0, 1), (2, 3), (4, 5)]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from moonpool.core.clock import ManualClock
-from moonpool.core.sections import MasterConfig
+from pathlib import Path
+
+from moonpool.core.clock import Deadline, ManualClock, SystemClock
+from moonpool.core.sections import MasterConfig, default_directory
+from moonpool.pool import messages as m
+from moonpool.pool.link import BlockingLink
 from moonpool.pool.master import MasterServer
+from tests.faults.pool_rig import MIB, Rig, running
 
 
 def test_the_first_term_is_the_wall_clock() -> None:
@@ -15,3 +20,46 @@ def test_the_first_term_is_the_wall_clock() -> None:
     second = MasterServer(MasterConfig(port=0), clock)
     assert first.machine.catalog.term == 1_700_000_000_123
     assert second.machine.catalog.term == 1_700_000_000_124
+
+
+def link_to(rig: Rig) -> BlockingLink:
+    return BlockingLink(rig.address, "", "tester", Deadline.after(SystemClock().monotonic(), 10))
+
+
+def ask(link: BlockingLink) -> m.Message:
+    return link.request(m.Stat(), Deadline.after(SystemClock().monotonic(), 10))
+
+
+def socket_file(rig: Rig) -> Path:
+    return default_directory() / f"master-{rig.address.rpartition(':')[2]}.sock"
+
+
+def test_a_client_on_the_same_host_comes_by_unix_socket() -> None:
+    with running(nodes=1, memory=8 * MIB) as rig:
+        link = link_to(rig)
+        assert link.over == "unix"
+        assert isinstance(ask(link), m.Status)
+        link.close()
+        path = socket_file(rig)
+        assert path.is_socket()
+    assert not path.exists()  # a master that ends in peace takes its file along
+
+
+def test_without_the_file_it_stays_with_tcp() -> None:
+    with running(nodes=1, memory=8 * MIB) as rig:
+        socket_file(rig).unlink()
+        link = link_to(rig)
+        assert link.over == "tcp"
+        assert isinstance(ask(link), m.Status)
+        link.close()
+
+
+def test_a_file_of_another_master_is_not_taken_for_ours() -> None:
+    with running(nodes=1, memory=8 * MIB) as rig, running(nodes=1, memory=8 * MIB) as other:
+        mine = socket_file(rig)
+        mine.unlink()
+        mine.symlink_to(socket_file(other))
+        link = link_to(rig)
+        assert link.over == "tcp"
+        assert isinstance(ask(link), m.Status)
+        link.close()

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
@@ -21,7 +22,7 @@ from moonpool.bench.runner import Row, Settings, make_row, measure
 from moonpool.core.errors import Corrupt
 from moonpool.core.units import format_bytes
 from moonpool.pool.cluster import local_directory
-from moonpool.transfer import Engine, Peer, Segment
+from moonpool.transfer import Engine, Op, Peer, Segment
 
 BENCH: Final = "transfer"
 REGION_BYTES: Final = 256 << 20
@@ -32,12 +33,14 @@ _CALLS_MAX: Final = 3000
 
 
 class Case(NamedTuple):
-    """`blocks` blocks of `block_bytes` a call."""
+    """`blocks` blocks of `block_bytes` a call. With `depth` reads in flight a call takes the oldest
+    back and submits the next."""
 
     transport: str
     blocks: int
     block_bytes: int
     checksum: bool = True
+    depth: int = 1
 
     @property
     def nbytes(self) -> int:
@@ -51,12 +54,14 @@ class Case(NamedTuple):
     def name(self) -> str:
         count = f"{self.blocks} x " if self.blocks > 1 else ""
         without = "" if self.checksum else ", no CRC"
-        return f"{self.transport} read {count}{format_bytes(self.block_bytes)}{without}"
+        ahead = f", {self.depth} in flight" if self.depth > 1 else ""
+        return f"{self.transport} read {count}{format_bytes(self.block_bytes)}{without}{ahead}"
 
 
 CASES: Final = (
     Case("tcp", 1, 4 << 10),
     Case("tcp", 32, 4 << 10),
+    Case("tcp", 32, 4 << 10, depth=4),
     Case("tcp", 1, 1 << 20),
     Case("tcp", 1, 1 << 20, checksum=False),
     Case("tcp", 1, 16 << 20),
@@ -84,6 +89,14 @@ def rows(settings: Settings) -> Iterator[Row]:
             yield bench.map(size)
 
 
+class Read(NamedTuple):
+    """A read under way, from blocks `there` to blocks `here`."""
+
+    op: Op
+    here: NDArray[np.int64]
+    there: NDArray[np.int64]
+
+
 class _Transfer:
     def __init__(self, settings: Settings, pid: int, engine: Engine, peer: Peer) -> None:
         self._settings = settings
@@ -95,25 +108,43 @@ class _Transfer:
 
     def read(self, case: Case) -> Row:
         near, far = (end.blocks(case.block_bytes) for end in (self._local, self._remote))
-        here, reverse = np.arange(case.blocks), np.arange(case.blocks)[::-1]
+        reverse = np.arange(case.blocks)[::-1]
         turn = itertools.cycle(range(0, far.count, case.blocks))
-        there = [here]
+        places = itertools.cycle(
+            [np.arange(case.blocks) + i * case.blocks for i in range(case.depth)]
+        )
+        in_flight: deque[Read] = deque()
+
+        def take() -> Read:
+            read = in_flight.popleft()
+            read.op.wait()
+            read.op.check()
+            return read
 
         def call() -> None:
-            there[0] = reverse + next(turn)
+            here, there = next(places), reverse + next(turn)
             op = self._engine.read(
-                near, here, far, there[0], checksum=case.checksum, transport=case.transport
+                near, here, far, there, checksum=case.checksum, transport=case.transport
             )
-            op.wait()
-            op.check()
+            in_flight.append(Read(op, here, there))
+            if len(in_flight) == case.depth:
+                take()
 
         figures = self._measure(call, case.calls, case.nbytes, case.blocks)
+        while in_flight:
+            take()
         self._local.array[:] = 0
-        call()
-        seen = self._local.array[: case.nbytes].reshape(case.blocks, case.block_bytes)
-        pairs = zip(seen, there[0].tolist(), strict=True)
-        ok = all(_is_stamped(block, number * case.block_bytes) for block, number in pairs)
+        for _ in range(case.depth - 1):
+            call()
+        here, there = next(places), reverse + next(turn)
+        in_flight.append(Read(self._engine.read(near, here, far, there), here, there))
+        ok = all(self._arrived(take(), case.block_bytes) for _ in range(case.depth))
         return self._row(case.name, figures, ok)
+
+    def _arrived(self, read: Read, block_bytes: int) -> bool:
+        seen = self._local.array.reshape(-1, block_bytes)[read.here]
+        pairs = zip(seen, read.there.tolist(), strict=True)
+        return all(_is_stamped(block, number * block_bytes) for block, number in pairs)
 
     def map(self, size: int) -> Row:
         def call() -> None:

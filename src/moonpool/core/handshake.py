@@ -52,9 +52,14 @@ class Proof(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Welcome(msgspec.Struct, array_like=True, frozen=True):
+    """`unix` is the path of a socket on which `instance`, this very process, listens as well: a
+    shorter way for peers on its host. Empty where there is none."""
+
     mac: bytes
     name: str
     software: str
+    unix: str = ""
+    instance: bytes = b""
 
 
 class Refusal(msgspec.Struct, array_like=True, frozen=True):
@@ -115,10 +120,17 @@ class ServerHandshake:
     """States: waiting for hello -> challenged -> accepted. Any error ends it: send `refusal` of
     the error, then close the connection."""
 
-    def __init__(self, token: str, name: str, software: str, nonce: bytes) -> None:
+    def __init__(
+        self,
+        token: str,
+        name: str,
+        software: str,
+        nonce: bytes,
+        unix: str = "",
+        instance: bytes = b"",
+    ) -> None:
         self._token = token
-        self._name = name
-        self._software = software
+        self._tell = (name, software, unix, instance)
         self._challenge = msgspec.msgpack.encode(Challenge(_checked(nonce)))
         self._hello_payload = b""
         self.hello: Hello | None = None
@@ -146,7 +158,7 @@ class ServerHandshake:
             raise Refused("wrong token; set MOONPOOL_TOKEN to the token of the cluster")
         self.accepted = True
         mac = prove(self._token, "server", self._hello_payload, self._challenge)
-        welcome = Welcome(mac, self._name, self._software)
+        welcome = Welcome(mac, *self._tell)
         return Frame(Kind.WELCOME, msgspec.msgpack.encode(welcome))
 
 

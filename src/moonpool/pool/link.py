@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
-from typing import cast
+from typing import Literal, cast
 
 import msgspec
 
@@ -19,15 +19,17 @@ from moonpool.core.errors import (
     DeadlineExceeded,
     MoonpoolError,
     ProtocolMismatch,
+    TransferError,
     Unreachable,
 )
-from moonpool.core.handshake import NONCE_BYTES, ClientHandshake, Role
+from moonpool.core.handshake import NONCE_BYTES, ClientHandshake, Role, Welcome
 from moonpool.core.host import host_id
 from moonpool.core.stream import FrameStream
 from moonpool.core.wire import MAX_FRAME, MESSAGE, Frame, FrameDecoder, encode_frame
 from moonpool.pool import messages as m
 
 CONNECT_S = 2.0
+UNIX_S = 0.5  # for the whole of it: whoever hangs there costs no more
 
 
 def _handshake(token: str, role: Role, name: str) -> ClientHandshake:
@@ -65,6 +67,7 @@ class BlockingLink:
         """Connects and proves the token. Raises Unreachable, Refused, ProtocolMismatch, ..."""
         self._clock = clock or SystemClock()
         self._next = 1
+        self.over: Literal["tcp", "unix"] = "tcp"
         host, port, _ = parse_address(address)
         left = min(CONNECT_S, deadline.check(self._clock.monotonic(), f"connect to {address}"))
         try:
@@ -74,18 +77,51 @@ class BlockingLink:
                 f"no master at {address} ({error}); is it running? moonpool up starts one"
             ) from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._stream = FrameStream(sock, self._clock)
-        try:
-            self._shake(_handshake(token, role, name), deadline)
-        except BaseException:
-            self._stream.close()
-            raise
+        self._stream, welcome = self._shaken(sock, _handshake(token, role, name), deadline)
+        if welcome.unix and welcome.name == "master":
+            try:
+                shorter = self._by_unix(welcome, _handshake(token, role, name), deadline)
+            except BaseException:
+                self._stream.close()
+                raise
+            if shorter is not None:
+                self._stream.close()
+                self._stream, self.over = shorter, "unix"
 
-    def _shake(self, handshake: ClientHandshake, deadline: Deadline) -> None:
-        frame: Frame | None = handshake.start()
-        while frame is not None:
-            self._stream.send(frame.kind, frame.payload, deadline)
-            frame = handshake.receive(self._stream.recv(deadline))
+    def _by_unix(
+        self, welcome: Welcome, handshake: ClientHandshake, deadline: Deadline
+    ) -> FrameStream | None:
+        """The same master over its UNIX socket, if that can be had: on another host, or in another
+        container of this one, the file is not there, or somebody else listens on it."""
+        now = self._clock.monotonic()
+        soon = Deadline.after(now, min(UNIX_S, deadline.check(now, "connect to the master")))
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(UNIX_S)
+            sock.connect(welcome.unix)
+            stream, met = self._shaken(sock, handshake, soon)
+        except (OSError, ValueError, TransferError):
+            sock.close()
+            return None
+        if met.instance == welcome.instance:
+            return stream
+        stream.close()
+        return None
+
+    def _shaken(
+        self, sock: socket.socket, handshake: ClientHandshake, deadline: Deadline
+    ) -> tuple[FrameStream, Welcome]:
+        stream = FrameStream(sock, self._clock)
+        try:
+            frame: Frame | None = handshake.start()
+            while frame is not None:
+                stream.send(frame.kind, frame.payload, deadline)
+                frame = handshake.receive(stream.recv(deadline))
+        except BaseException:
+            stream.close()
+            raise
+        assert handshake.welcome is not None
+        return stream, handshake.welcome
 
     def request(self, message: m.ClientRequest, deadline: Deadline) -> m.Message:
         """Send and wait for the reply. After an exception the link is closed: a late reply must not

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal, cast
 
 import msgspec
@@ -18,7 +19,7 @@ from moonpool.core.address import cannot_listen
 from moonpool.core.clock import Clock, SystemClock
 from moonpool.core.errors import MoonpoolError, ProtocolMismatch
 from moonpool.core.handshake import NONCE_BYTES, ServerHandshake, refusal
-from moonpool.core.sections import MasterConfig
+from moonpool.core.sections import MasterConfig, default_directory
 from moonpool.core.wire import (
     MAX_FRAME,
     MAX_HANDSHAKE_FRAME,
@@ -56,6 +57,8 @@ class MasterServer:
         self._sessions: dict[int, _Connection] = {}
         self._next_session = 1
         self._server: asyncio.Server | None = None
+        self._unix_server: asyncio.Server | None = None
+        self.unix = ""
         self._timer: asyncio.TimerHandle | None = None
         self._look: asyncio.TimerHandle | None = None
 
@@ -69,15 +72,33 @@ class MasterServer:
         except OSError as error:
             raise cannot_listen(self.config.host, self.config.port, error) from None
         host, port = self._server.sockets[0].getsockname()[:2]
+        await self._listen_unix(port)
         self._schedule()
         return f"{host}:{port}"
+
+    async def _listen_unix(self, port: int) -> None:
+        """Beside TCP a file for clients on this host: to them a message costs half as much."""
+        path = default_directory() / f"master-{port}.sock"
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)  # of one that had the port before, and was killed
+            self._unix_server = await asyncio.get_running_loop().create_unix_server(
+                lambda: _Connection(self), str(path), backlog=1024
+            )
+        except OSError as error:
+            log.info("no UNIX socket for clients on this host: %s", error)
+            return
+        self.unix = str(path)
 
     async def stop(self) -> None:
         for timer in (self._timer, self._look):
             if timer is not None:
                 timer.cancel()
-        if self._server is not None:
-            self._server.close()
+        for server in (self._server, self._unix_server):
+            if server is not None:
+                server.close()
+        if self.unix:
+            Path(self.unix).unlink(missing_ok=True)
         for connection in list(self._sessions.values()):
             connection.close()
 
@@ -153,7 +174,12 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder(MAX_HANDSHAKE_FRAME)
         self._handshake = ServerHandshake(
-            server.config.token, "master", moonpool.__version__, os.urandom(NONCE_BYTES)
+            server.config.token,
+            "master",
+            moonpool.__version__,
+            os.urandom(NONCE_BYTES),
+            server.unix,
+            server.machine.instance,
         )
         self._guard: asyncio.TimerHandle | None = None
 
