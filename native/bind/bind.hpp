@@ -13,6 +13,7 @@ void bind_endpoint(nanobind::module_& m);      // the data plane's socket endpoi
 void bind_table(nanobind::module_& m);         // the catalog's row table
 void bind_transfer(nanobind::module_& m);      // block copies between mapped memory
 void bind_packed(nanobind::module_& m);        // an engine's cache against packed objects
+void bind_file(nanobind::module_& m);          // reads and writes of files
 void bind_radix(nanobind::module_& m);         // the prefix tree of an engine's own KV cache
 void bind_prefix_index(nanobind::module_& m);  // the router's index of prefixes
 void bind_sparse(nanobind::module_& m);        // rows of sparse attention, hot buffers

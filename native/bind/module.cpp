@@ -13,6 +13,7 @@ NB_MODULE(_core, m) {
   moonpool::bind_table(m);
   moonpool::bind_transfer(m);
   moonpool::bind_packed(m);
+  moonpool::bind_file(m);
   moonpool::bind_radix(m);
   moonpool::bind_prefix_index(m);
   moonpool::bind_sparse(m);

@@ -579,6 +579,73 @@ class PackedBlocks:
     def pack(self, layer: int, block_ids: _U64, objects: Sequence[_Buffer]) -> None:
         """One layer of the engine's blocks into the objects."""
 
+# ---- file: reads and writes of files ----
+
+class FileJob:
+    """Blocks on their way between a buffer and a file. Ended means quiet; the buffer is held until
+    somebody sees the end. `status` is u8[n], `crcs` u32[n] (empty without checksum)."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def terminal(self) -> bool: ...
+    @property
+    def error(self) -> str:
+        """Why it failed, in words; this and the columns raise RuntimeError while it runs."""
+
+    @property
+    def status(self) -> npt.NDArray[np.uint8]: ...
+    @property
+    def crcs(self) -> npt.NDArray[np.uint32]: ...
+    def wait(self, timeout_ms: int) -> bool:
+        """False when the time passes first. Without the GIL."""
+
+    def cancel(self) -> None:
+        """Nothing more is begun; pieces the kernel has come to their end first."""
+
+    def notify(self) -> None:
+        """The id goes to completed() when the job has ended, at once if it has."""
+
+class FileIo:
+    """Carries file jobs out. `backend`: "io_uring", "threads", or "auto": io_uring where the kernel
+    lets us. Raises OSError when io_uring is asked for and cannot be had."""
+
+    def __init__(
+        self, backend: str = "auto", depth: int = 32, threads: int = 4, jobs_max: int = 1024
+    ) -> None: ...
+    @property
+    def backend(self) -> str: ...
+    @property
+    def why_no_uring(self) -> str:
+        """'' where it was not tried or works."""
+
+    @property
+    def completion_fd(self) -> int:
+        """An eventfd, readable while completed() has something."""
+
+    def completed(self) -> list[int]:
+        """Ids of jobs that ended since the last call, of those that notify() was asked for."""
+
+    def submit(
+        self,
+        fd: int,
+        write: bool,
+        memory: _Buffer,
+        memory_offsets: _U64,
+        file_offsets: _U64,
+        lengths: _U64,
+        deadline_ns: int,
+        checksum: bool,
+        may_be_cached: bool,
+    ) -> FileJob:
+        """Begins a job; `fd` must stay open until it has ended. `may_be_cached`: a read takes what
+        the page cache has at once, on this thread. IndexError: a block outside the memory."""
+
+    def close(self) -> None:
+        """Cancels all jobs; quiet when it returns."""
+
 # ---- endpoint: the data plane's sockets, server and client at once, one native I/O thread ----
 #
 # Block lists are contiguous one-dimensional arrays of exactly the dtype shown (TypeError), of one

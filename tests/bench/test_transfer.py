@@ -2,7 +2,7 @@
 
 import pytest
 
-from moonpool.bench import Settings, transfer
+from moonpool.bench import Settings, transfer, transfer_grid
 from moonpool.bench.transfer import Case
 
 
@@ -15,6 +15,7 @@ def test_rows_are_checked_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "CASES", small)
     monkeypatch.setattr(transfer, "MAPPED", (4096,))
     monkeypatch.setattr(transfer, "_CALLS_MAX", 3)
+    monkeypatch.setattr(transfer_grid, "TRANSPORTS", ())
     rows = list(transfer.rows(Settings(rounds=1)))
     assert [row["case"] for row in rows] == [
         "tcp read 2 x 4 KiB",
@@ -33,6 +34,7 @@ def test_a_round_moves_a_bounded_amount() -> None:
 
 def test_reads_in_flight_go_to_rooms_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes of the last `depth` reads are looked at, so one that overwrote another shows."""
+    monkeypatch.setattr(transfer_grid, "TRANSPORTS", ())
     monkeypatch.setattr(transfer, "_CALLS_MAX", 3)
     seen: list[tuple[int, ...]] = []
     arrived = transfer._Transfer._arrived
@@ -46,3 +48,34 @@ def test_reads_in_flight_go_to_rooms_of_their_own(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(transfer, "MAPPED", ())
     assert [row["ok"] for row in transfer.rows(Settings(rounds=1))] == [True]
     assert sorted(seen) == [(0, 1), (2, 3), (4, 5)]
+
+
+def test_the_grid_has_a_limit_beside_each_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CASES", "MAPPED"):
+        monkeypatch.setattr(transfer, name, ())
+    monkeypatch.setattr(transfer_grid, "SHAPES", ((2, 4096), (1, 1 << 20)))
+    monkeypatch.setattr(transfer_grid, "AREA_BYTES", 4 << 20)
+    monkeypatch.setattr(transfer_grid, "_CALLS_MAX", 3)
+    rows = list(transfer.rows(Settings(rounds=1)))
+    names = [
+        f"{transport}-{kind}-{shape}"
+        for transport in ("local", "shm", "tcp", "file")
+        for shape in ("2x4096", "1x1048576")
+        for kind in ("read", "write")
+    ]
+    assert [row["case"] for row in rows] == [name for name in names for _ in range(2)]
+    assert [row["subject"] for row in rows] == ["moonpool", "limit"] * len(names)
+    assert all(row["ok"] is True for row in rows)
+
+
+def test_the_grid_notices_bytes_that_did_not_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CASES", "MAPPED"):
+        monkeypatch.setattr(transfer, name, ())
+    monkeypatch.setattr(transfer_grid, "TRANSPORTS", ("tcp",))
+    monkeypatch.setattr(transfer_grid, "SHAPES", ((1, 1 << 20),))
+    monkeypatch.setattr(transfer_grid, "AREA_BYTES", 4 << 20)
+    monkeypatch.setattr(transfer_grid, "_CALLS_MAX", 3)
+    # The plain client that moves nothing.
+    monkeypatch.setattr(transfer_grid.PlainSocket, "move", lambda *_: None)
+    rows = list(transfer.rows(Settings(rounds=1)))
+    assert [row["ok"] for row in rows] == [True, False] * 2

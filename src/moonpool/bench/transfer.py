@@ -1,4 +1,5 @@
-"""The transfer engine between two processes of one host: reads over TCP and shared memory, views.
+"""The transfer engine between two processes of one host: the grid of transfer_grid.py, then reads
+over TCP and shared memory, and views.
 
 The owner of the memory runs in a process of its own, `python -m moonpool.bench.transfer FOLDER`,
 started here; its CPU time counts. Reads walk through more memory than a cache holds; the blocks of
@@ -18,6 +19,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from moonpool.bench import transfer_grid
+from moonpool.bench.plain_socket import PlainServer
 from moonpool.bench.runner import Row, Settings, make_row, measure
 from moonpool.core.errors import Corrupt
 from moonpool.core.units import format_bytes
@@ -81,7 +84,8 @@ MAPPED: Final = (64 << 10, 1 << 20)
 
 def rows(settings: Settings) -> Iterator[Row]:
     """One row per case."""
-    with _owner() as (pid, engine, peer):
+    with _owner() as (pid, engine, peer, plain):
+        yield from transfer_grid.rows(settings, pid, engine, peer, plain)
         bench = _Transfer(settings, pid, engine, peer)
         for case in CASES + (MORE_CASES if settings.full else ()):
             yield bench.read(case)
@@ -173,8 +177,8 @@ class _Transfer:
 
 
 @contextlib.contextmanager
-def _owner() -> Iterator[tuple[int, Engine, Peer]]:
-    """The owner's pid, an engine here, and the owner as its peer."""
+def _owner() -> Iterator[tuple[int, Engine, Peer, str]]:
+    """The owner's pid, an engine here, the owner as its peer, and where its plain socket is."""
     with local_directory("bench") as directory:
         command = [sys.executable, "-m", "moonpool.bench.transfer", str(directory)]
         with subprocess.Popen(
@@ -182,9 +186,9 @@ def _owner() -> Iterator[tuple[int, Engine, Peer]]:
         ) as process:
             try:
                 assert process.stdout is not None
-                address = process.stdout.readline().strip()
+                address, plain = process.stdout.readline().split()
                 with Engine(dir=str(directory)) as engine:
-                    yield process.pid, engine, engine.connect(address, timeout=10)
+                    yield process.pid, engine, engine.connect(address, timeout=10), plain
             finally:
                 process.kill()
 
@@ -196,7 +200,8 @@ def serve(folder: str) -> None:
         words = memory.array.view(np.uint64)
         words[:] = np.arange(len(words), dtype=np.uint64)
         words *= _STAMP
-        print(engine.listen(), flush=True)
+        scratch = engine.allocate(transfer_grid.AREA_BYTES, "scratch")
+        print(engine.listen(), PlainServer(scratch.array).address, flush=True)
         sys.stdin.read()
 
 

@@ -153,6 +153,17 @@ class TransferConfig(Section, frozen=True, kw_only=True):
     shared_memory: Annotated[
         bool, setting("Move bytes between processes of one host through shared memory.")
     ] = True
+    file_backend: Annotated[
+        Literal["auto", "io_uring", "threads"],
+        setting("Moves blocks of files: io_uring, threads, or auto (the first if possible)."),
+    ] = "auto"
+    file_depth: Annotated[
+        int,
+        setting("Pieces of file ops that io_uring has at once.", minimum=1, maximum=4096),
+    ] = 32
+    file_threads: Annotated[
+        int, setting("Threads that move file blocks without io_uring.", minimum=1, maximum=256)
+    ] = 4
     inline_bytes: Annotated[
         int,
         setting(

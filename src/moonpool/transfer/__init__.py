@@ -9,11 +9,13 @@ from moonpool.transfer.cost import CostClass
 from moonpool.transfer.dax import MappedSegment, map_segment
 from moonpool.transfer.engine import Engine
 from moonpool.transfer.explain import Choice
+from moonpool.transfer.file_segment import FileSegment
 from moonpool.transfer.flush import FileSync, FlushHook, LineFlush
 from moonpool.transfer.layout import Layout
 from moonpool.transfer.local import LocalTransport
 from moonpool.transfer.op import Op
 from moonpool.transfer.peer import Peer
+from moonpool.transfer.prepared import Prepared
 from moonpool.transfer.segment import RemoteSegment, Segment
 from moonpool.transfer.sim import SimTransport
 from moonpool.transfer.sim_link import SimEvent, SimLink
@@ -26,6 +28,7 @@ __all__ = [
     "Choice",
     "CostClass",
     "Engine",
+    "FileSegment",
     "FileSync",
     "FlushHook",
     "Layout",
@@ -37,6 +40,7 @@ __all__ = [
     "OpResult",
     "OpState",
     "Peer",
+    "Prepared",
     "RemoteSegment",
     "Segment",
     "SimEvent",

@@ -30,6 +30,7 @@ from moonpool.core.errors import (
 from moonpool.core.status import BlockStatus as BlockStatus
 
 if TYPE_CHECKING:
+    from moonpool.transfer.file_segment import FileSegment
     from moonpool.transfer.op import Op
     from moonpool.transfer.segment import RemoteSegment, Segment
 
@@ -92,16 +93,16 @@ class Blocks(NamedTuple):
 class Transfer(NamedTuple):
     """One checked request: what a transport is asked to move.
 
-    `remote` is a Segment for transfers inside one process. Offsets and lengths are u64[n], in
-    bytes, contiguous and inside both segments; `nbytes` is the sum of the lengths. `deadline_s` is
-    a moment on the engine's monotonic clock. Transports that let ops wait take the higher
-    `priority` first, then the earlier deadline.
+    `remote` is a Segment or FileSegment of this process, or a peer's. Offsets and lengths are
+    u64[n], in bytes, contiguous and inside both; `nbytes` sums the lengths. `deadline_s` is a
+    moment on the engine's monotonic clock. Transports that let ops wait take the higher `priority`
+    first, then the earlier deadline.
     """
 
     kind: str  # "read" or "write"
     local: "Segment"
     local_offsets: U64
-    remote: "RemoteSegment | Segment"
+    remote: "RemoteSegment | Segment | FileSegment"
     remote_offsets: U64
     lengths: U64
     nbytes: int

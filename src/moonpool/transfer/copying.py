@@ -12,7 +12,7 @@ from moonpool import _core
 from moonpool.core.errors import Closed, TooManyOps, TransferError
 from moonpool.transfer.base import BlockStatus, OpState, Transfer
 from moonpool.transfer.op import Op, cancelled, expired
-from moonpool.transfer.segment import RemoteSegment, Segment
+from moonpool.transfer.segment import Segment
 
 _OUTCOMES = {
     BlockStatus.OK: OpState.DONE,
@@ -63,7 +63,7 @@ class CopyOp(Op):
 
     def _before_read(self) -> None:
         transfer = self.transfer
-        source: Segment | RemoteSegment = transfer.local
+        source: object = transfer.local
         offsets = transfer.local_offsets
         if transfer.kind == "read":
             source, offsets = transfer.remote, transfer.remote_offsets

@@ -7,9 +7,9 @@ from moonpool.core.errors import BadConfig, TransferError, Unreachable, did_you_
 from moonpool.core.sections import TransferConfig
 from moonpool.transfer.affinity import RailPolicy, check_names, names_of
 from moonpool.transfer.base import OpState, Transfer, Transport
-from moonpool.transfer.explain import reasons
+from moonpool.transfer.explain import AnySegment, own_transport, reasons
 from moonpool.transfer.op import Op
-from moonpool.transfer.segment import Segment
+from moonpool.transfer.segment import RemoteSegment
 from moonpool.transfer.topology import this_machine
 
 
@@ -19,8 +19,11 @@ def dispatch(
     """Hands the transfer to the best transport; the next one takes over what a transport
     cannot even begin. `again`: the connection was just made, so a loss is final."""
     remote = transfer.remote
-    if isinstance(remote, Segment):
-        return transports["local"].submit(transfer)
+    if not isinstance(remote, RemoteSegment):
+        own = own_transport(remote)
+        if via not in (None, own):
+            return _failed(transfer, _out_of_reach(remote, via))
+        return transports[own].submit(transfer)
     peer = remote.peer
     if (refusal := peer.refusal(remote)) is not None:
         return _failed(transfer, refusal)
@@ -30,8 +33,7 @@ def dispatch(
     if peer.hung and (not offered or via == "tcp"):
         return _failed(transfer, Unreachable(f"{peer.address} hangs: {peer.hung}"))
     if via is not None and via not in offered:
-        text = f"{via} cannot reach {remote!r}: {reasons(remote)[via]}"
-        return _failed(transfer, TransferError(text))
+        return _failed(transfer, _out_of_reach(remote, via))
     for name in offered if via is None else (via,):
         rails = peer.rails
         if name == "tcp" and (transfer.priority or rails.many) and rails.takes(transfer):
@@ -60,6 +62,11 @@ def policy_of(config: TransferConfig) -> RailPolicy:
     if policy.pin or policy.forbid:
         check_names(policy, [nic.name for nic in this_machine().nics])
     return policy
+
+
+def _out_of_reach(remote: AnySegment, via: str | None) -> TransferError:
+    why = reasons(remote).get(str(via), "the segment is memory")
+    return TransferError(f"{via} cannot reach {remote!r}: {why}")
 
 
 def _failed(transfer: Transfer, error: TransferError) -> Op:

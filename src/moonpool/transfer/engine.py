@@ -2,13 +2,12 @@
 
 import itertools
 import math
-import os
 import secrets
 import threading
 import weakref
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from moonpool import _core
 from moonpool.core.address import Address, parse_address
@@ -22,20 +21,20 @@ from moonpool.core.errors import (
 )
 from moonpool.core.open_door import refuse_open_door
 from moonpool.core.sections import TransferConfig
-from moonpool.transfer.base import OpState, Transport
+from moonpool.transfer.base import OpState, Transfer, Transport
 from moonpool.transfer.copying import CopyRunner
-from moonpool.transfer.cost import CostClass
-from moonpool.transfer.dax import MappedSegment
 from moonpool.transfer.dispatch import configured, dispatch, policy_of
 from moonpool.transfer.explain import TRANSPORTS, Choice, explain
-from moonpool.transfer.flush import FlushHook
+from moonpool.transfer.file_segment import FileSegment
 from moonpool.transfer.keeper import Keeper
 from moonpool.transfer.link import Link
 from moonpool.transfer.local import LocalTransport
 from moonpool.transfer.native_errors import NATIVE_ERRORS, translated
 from moonpool.transfer.op import Op, Tally
+from moonpool.transfer.own_segments import OwnSegments
 from moonpool.transfer.peer import Peer
 from moonpool.transfer.peer_rails import rail_limits
+from moonpool.transfer.prepared import Prepared
 from moonpool.transfer.rail_runner import RailRunner
 from moonpool.transfer.registry import Registry
 from moonpool.transfer.relay import RelayedOp
@@ -46,7 +45,7 @@ from moonpool.transfer.request import (
     checked_priority,
     checked_transfer,
 )
-from moonpool.transfer.segment import Segment
+from moonpool.transfer.segment import RemoteSegment, Segment
 from moonpool.transfer.shm import ShmTransport
 from moonpool.transfer.tcp import CompletionPump, TcpTransport
 
@@ -58,7 +57,7 @@ _ENGINES: "weakref.WeakValueDictionary[int, Engine]" = weakref.WeakValueDictiona
 _DIAL_S = 0.25
 
 
-class Engine:
+class Engine(OwnSegments):
     """Registers memory, connects to peers, moves blocks. Thread-safe; a context manager: one that
     has peers lives, with its threads, until it is closed.
 
@@ -79,6 +78,7 @@ class Engine:
         self._registry = Registry(self._endpoint)
         self._lock = threading.RLock()
         self._peers: list[Peer] = []
+        self._files: list[FileSegment] = []
         self._tally = Tally()
         self.heartbeat_s = self.config.heartbeat_ms / 1000
         self.patience_s = self.config.hang_ms / 1000 - 2 * self.heartbeat_s
@@ -115,30 +115,6 @@ class Engine:
         """
         self._require_open()
         return self._registry.register(buffer, name, writable)
-
-    def map(
-        self,
-        path: str | os.PathLike[str],
-        nbytes: int | None = None,
-        *,
-        offset: int = 0,
-        name: str = "",
-        writable: bool = True,
-        create: bool = False,
-        cost_class: CostClass | None = None,
-        flush: FlushHook | str | None = None,
-    ) -> MappedSegment:
-        """A dax device or a file as a passive segment: every process that maps the same range of
-        `path`, on this host or another, has the same bytes and moves them itself.
-
-        `nbytes` is the rest of `path` unless given; `create` makes a file of at least that size.
-        `flush` is for memory whose hardware does not keep caches coherent: "lines" (cache lines),
-        "sync" (msync), or a hook of your own. With a name peers reach it, too; without one it is
-        ours alone. Raises BadInput, SegmentSpace.
-        """
-        self._require_open()
-        how = {"nbytes": nbytes, "offset": offset, "writable": writable, "create": create}
-        return self._registry.map(path, name, **how, cost_class=cost_class, flush=flush)
 
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Lets peers in over TCP, and over a UNIX socket for shared memory; returns the address.
@@ -232,6 +208,27 @@ class Engine:
         how = (deadline, checksum, transport, priority)
         return self._submit("write", src, src_ids, dst, dst_ids, *how)
 
+    def prepare(
+        self,
+        kind: Literal["read", "write"],
+        local: LocalTarget,
+        local_ids: Any,
+        remote: Target,
+        remote_ids: Any,
+        *,
+        deadline: float | None = None,
+        checksum: bool | None = None,
+        transport: str | None = None,
+        priority: int = 0,
+    ) -> Prepared:
+        """A transfer to be posted again and again: all is checked and resolved now, as read() and
+        write() do it each time; `local` is our end. Raises BadInput."""
+        if kind not in ("read", "write"):
+            raise BadInput(f"a transfer is a 'read' or a 'write', not {kind!r}")
+        how = (deadline, checksum, transport, priority)
+        transfer, deadline_s = self._checked(kind, local, local_ids, remote, remote_ids, *how)
+        return Prepared(self, transfer, transport, deadline_s)
+
     def explain(
         self,
         target: Target,
@@ -272,6 +269,7 @@ class Engine:
         for peer in peers:
             peer.close()
         self._registry.close()
+        self._close_files()
         self._transports["local"].close()
         self._endpoint.close()
         self._transports["tcp"].close()
@@ -325,6 +323,17 @@ class Engine:
                 self._peers.remove(peer)
         self._keeper.forget(peer)
 
+    def post(self, transfer: Transfer, via: str | None) -> Op:
+        """For prepared transfers: begins one that was checked."""
+        self._require_open()
+        op = dispatch(self._transports, transfer, via)
+        op.count_in(self._tally)
+        if not op.last_state.terminal:
+            transfer.local.hold(op)
+            if not isinstance(transfer.remote, RemoteSegment):
+                transfer.remote.hold(op)
+        return op
+
     def relay(self, op: RelayedOp, via: str | None, error: MoonpoolError | None) -> None:
         """For peers: the connection `op` waited for is there, or cannot be had."""
         if error is not None:
@@ -333,7 +342,11 @@ class Engine:
         elif op.post():
             op.relay(dispatch(self._transports, op.transfer, via, again=True))
 
-    def _submit(
+    def _submit(self, *what: Any) -> Op:
+        transfer, _ = self._checked(*what)
+        return self.post(transfer, via=what[7])
+
+    def _checked(
         self,
         kind: str,
         local: LocalTarget,
@@ -344,7 +357,7 @@ class Engine:
         checksum: bool | None,
         via: str | None,
         priority: int,
-    ) -> Op:
+    ) -> tuple[Transfer, float]:
         self._require_open()
         if via is not None and via not in TRANSPORTS:
             raise BadInput(f"unknown transport {via!r}.{did_you_mean(str(via), TRANSPORTS)}")
@@ -355,13 +368,7 @@ class Engine:
         )
         if priority:
             transfer = transfer._replace(priority=checked_priority(priority))
-        op = dispatch(self._transports, transfer, via)
-        op.count_in(self._tally)
-        if not op.last_state.terminal:
-            transfer.local.hold(op)
-            if isinstance(transfer.remote, Segment):
-                transfer.remote.hold(op)
-        return op
+        return transfer, deadline_s
 
     def _listen_unix(self) -> str:
         folder = self.config.directory

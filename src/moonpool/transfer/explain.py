@@ -3,14 +3,23 @@
 from typing import Final, NamedTuple
 
 from moonpool.transfer.cost import MEDIUM_COSTS, MediumCost
+from moonpool.transfer.file_segment import FileSegment
 from moonpool.transfer.layout import Layout
 from moonpool.transfer.segment import RemoteSegment, Segment
 from moonpool.transfer.topology import UNKNOWN_NODE
 
-TRANSPORTS: Final = ("local", "shm", "tcp")
+TRANSPORTS: Final = ("local", "shm", "tcp", "file")
 
 # Rough costs: microseconds a call and a block, seconds a GB.
-_COSTS: Final = {"local": (1.0, 0.05, 0.12), "shm": (1.5, 0.05, 0.15), "tcp": (12.0, 1.3, 0.33)}
+_COSTS: Final = {
+    "local": (1.0, 0.05, 0.12),
+    "shm": (1.5, 0.05, 0.15),
+    "tcp": (12.0, 1.3, 0.33),
+    "file": (5.0, 1.0, 0.3),
+}
+
+
+AnySegment = RemoteSegment | Segment | FileSegment
 
 
 class Choice(NamedTuple):
@@ -28,7 +37,7 @@ class Choice(NamedTuple):
 
 
 def explain(
-    target: Layout | RemoteSegment | Segment,
+    target: Layout | AnySegment,
     nbytes: int | None,
     blocks: int,
     local: Segment | None = None,
@@ -37,11 +46,15 @@ def explain(
     segment = target.segment if isinstance(target, Layout) else target
     size = target.nbytes if nbytes is None else nbytes
     why = reasons(segment)
-    offered = ("local",) if isinstance(segment, Segment) else segment.peer.offers(segment)
+    offered: tuple[str, ...]
+    if isinstance(segment, RemoteSegment):
+        offered = segment.peer.offers(segment)
+    else:
+        offered = (own_transport(segment),)
     medium = MEDIUM_COSTS[segment.cost_class]
     choices = [
         Choice(name, name in offered, _estimate_us(name, medium, blocks, size), why[name])
-        for name in TRANSPORTS
+        for name in why
     ]
     if isinstance(segment, RemoteSegment) and len(segment.peer.rails.paths) > 1:
         near_node = UNKNOWN_NODE if local is None else local.location.numa_node
@@ -67,8 +80,16 @@ def _rails(segment: RemoteSegment, tcp: Choice, near_node: int) -> list[Choice]:
     return choices
 
 
-def reasons(segment: Segment | RemoteSegment) -> dict[str, str]:
-    """Per transport, why it can or cannot reach `segment`."""
+def own_transport(segment: Segment | FileSegment) -> str:
+    """The one transport that reaches a segment of this process."""
+    return "file" if isinstance(segment, FileSegment) else "local"
+
+
+def reasons(segment: AnySegment) -> dict[str, str]:
+    """Per transport that comes into question, why it can or cannot reach `segment`."""
+    if isinstance(segment, FileSegment):
+        other = "the segment is a file"
+        return {"local": other, "shm": other, "tcp": other, "file": "a file this process opened"}
     if isinstance(segment, Segment):
         other = "the segment belongs to this process"
         return {"local": "both ends are in this process", "shm": other, "tcp": other}

@@ -25,12 +25,15 @@ _HEADER = struct.Struct("<4sII")
 
 
 class LayoutInfo(msgspec.Struct, array_like=True, frozen=True):
-    """A named layout: its segment, and block_bytes, stride and offset in bytes."""
+    """A named layout: its segment, and block_bytes, stride and offset in bytes; then the planes and
+    their stride, which older peers do not send."""
 
     segment: str
     block_bytes: int
     stride: int
     offset: int
+    planes: int = 1
+    plane_stride: int = 0
 
 
 class PlaceInfo(msgspec.Struct, array_like=True, frozen=True):

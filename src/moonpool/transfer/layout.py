@@ -4,7 +4,7 @@ There is never one Python object per block, and nothing is sent before every id,
 has been checked here.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +14,10 @@ from moonpool.core.errors import BadInput
 from moonpool.transfer.base import U64, Blocks
 
 if TYPE_CHECKING:
+    from moonpool.transfer.file_segment import FileSegment
     from moonpool.transfer.segment import RemoteSegment, Segment
+
+    AnySegment: TypeAlias = Segment | RemoteSegment | FileSegment
 
 _U64_ONE = np.ones(1, dtype=np.uint64)
 
@@ -22,42 +25,95 @@ _U64_ONE = np.ones(1, dtype=np.uint64)
 class Layout:
     """Equal blocks in a segment: block `i` is the `block_bytes` at `offset + i * stride`.
 
+    With `planes` each block is so many parts, `plane_stride` apart: part `p` of block `i` is the
+    `block_bytes` at `offset + i * stride + p * plane_stride`. Ops move all parts of the blocks they
+    name and tell a status for each: those of the first block, then those of the second. Caches of
+    [layer][page][bytes] and of [page][layer][bytes] are both layouts of pages with a plane a layer,
+    and blocks go from one to the other. `range()` takes some of the planes.
+
     Made by `segment.blocks(...)`; immutable. `count` is how many whole blocks the segment holds.
     """
 
-    __slots__ = ("_lengths", "block_bytes", "count", "name", "offset", "segment", "stride")
+    __slots__ = (
+        "_lengths",
+        "block_bytes",
+        "count",
+        "name",
+        "offset",
+        "plane_stride",
+        "planes",
+        "segment",
+        "stride",
+    )
 
     def __init__(
         self,
-        segment: "Segment | RemoteSegment",
+        segment: "AnySegment",
         block_bytes: int,
         stride: int | None = None,
         offset: int = 0,
         name: str = "",
+        planes: int = 1,
+        plane_stride: int | None = None,
     ) -> None:
         self.segment = segment
         self.block_bytes = _size("block_bytes", block_bytes, 1)
         self.stride = self.block_bytes if stride is None else _size("stride", stride, 1)
         self.offset = _size("offset", offset, 0)
         self.name = name
-        if self.stride < self.block_bytes:
-            raise BadInput(
-                f"stride {self.stride} is smaller than block_bytes {self.block_bytes}: blocks "
-                f"would overlap"
-            )
-        room = segment.nbytes - self.offset - self.block_bytes
-        if room < 0:
+        self.planes = _size("planes", planes, 1)
+        step = self.block_bytes if plane_stride is None else plane_stride
+        self.plane_stride = _size("plane_stride", step, 1)
+        self._check_apart()
+        last = self.offset + (self.planes - 1) * self.plane_stride + self.block_bytes
+        if last > segment.nbytes:
             raise BadInput(
                 f"segment '{segment.name}' of {segment.nbytes} bytes has no room for one block of "
-                f"{self.block_bytes} bytes at offset {self.offset}"
+                f"{self.planes} x {self.block_bytes} bytes at offset {self.offset}"
             )
-        self.count = room // self.stride + 1
+        self.count = (segment.nbytes - last) // self.stride + 1
+        if self.planes > 1 and self.plane_stride >= self.stride:
+            # Planes one after the other: blocks of the first must not run into the second.
+            self.count = min(self.count, (self.plane_stride - self.block_bytes) // self.stride + 1)
         self._lengths = _U64_ONE * np.uint64(self.block_bytes)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all blocks together, gaps left out."""
-        return self.count * self.block_bytes
+        return self.count * self.planes * self.block_bytes
+
+    def range(self, first: int, planes: int) -> "Layout":
+        """The same blocks, but of each only `planes` parts from part `first` on."""
+        first, planes = _size("first", first, 0), _size("planes", planes, 1)
+        if first + planes > self.planes:
+            raise BadInput(
+                f"planes {first}..{first + planes - 1} are outside 0..{self.planes - 1} of "
+                f"{self._described()}"
+            )
+        offset = self.offset + first * self.plane_stride
+        part = Layout(
+            self.segment, self.block_bytes, self.stride, offset, "", planes, self.plane_stride
+        )
+        part.count = self.count
+        return part
+
+    def _check_apart(self) -> None:
+        """Parts of one block, and of neighbours, must not share a byte."""
+        inner, outer = sorted((self.stride, self.plane_stride))
+        if self.planes == 1:
+            inner = outer = self.stride
+        if inner < self.block_bytes:
+            raise BadInput(
+                f"stride {inner} is smaller than block_bytes {self.block_bytes}: blocks would "
+                f"overlap"
+            )
+        if self.planes > 1 and self.stride > self.plane_stride:
+            last = (self.planes - 1) * self.plane_stride + self.block_bytes
+            if last > outer:
+                raise BadInput(
+                    f"{self.planes} planes of stride {self.plane_stride} run into the next block "
+                    f"at stride {self.stride}"
+                )
 
     def resolve(self, ids: ArrayLike | int) -> Blocks:
         """Ranges of `ids`: an int, or a 1-D integer array of any width.
@@ -71,6 +127,9 @@ class Layout:
             offsets = _core.block_offsets(ids, self.count, self.stride, self.offset)
         if offsets is None:
             offsets = self._offsets_of_any(ids)
+        if self.planes > 1:
+            parts = np.arange(self.planes, dtype=np.uint64) * np.uint64(self.plane_stride)
+            offsets = (offsets[:, None] + parts[None, :]).reshape(-1)
         count = len(offsets)
         return Blocks(offsets, self._lengths_of(count), count * self.block_bytes)
 
@@ -102,11 +161,12 @@ class Layout:
     def __repr__(self) -> str:
         return (
             f"<Layout {self.name or 'unnamed'} in '{self.segment.name}': {self.count} x "
-            f"{self.block_bytes} bytes, stride {self.stride}, offset {self.offset}>"
+            f"{self.block_bytes} bytes, stride {self.stride}, offset {self.offset}"
+            f"{f', {self.planes} planes' if self.planes > 1 else ''}>"
         )
 
 
-def resolve(target: "Layout | Segment | RemoteSegment", which: Any) -> Blocks:
+def resolve(target: "Layout | AnySegment", which: Any) -> Blocks:
     """Ranges meant by `which` in `target`.
 
     For a layout: block ids (None: all). For a segment: (offsets, lengths), each an int or a 1-D
@@ -142,7 +202,7 @@ def _one(offset: int, length: int) -> Blocks:
     return Blocks(np.array([offset], np.uint64), np.array([length], np.uint64), length)
 
 
-def _outside(offsets: U64, lengths: U64, target: "Segment | RemoteSegment") -> BadInput:
+def _outside(offsets: U64, lengths: U64, target: "AnySegment") -> BadInput:
     # Compared without adding, so that no sum can wrap around 2^64.
     nbytes = np.uint64(target.nbytes)
     outside = (offsets > nbytes) | (lengths > nbytes - np.minimum(offsets, nbytes))

@@ -4,7 +4,7 @@ from moonpool.core.errors import Unreachable
 from moonpool.transfer.base import OpState, Transfer
 from moonpool.transfer.copying import CopyOp, CopyRunner
 from moonpool.transfer.op import Op
-from moonpool.transfer.segment import Segment
+from moonpool.transfer.segment import RemoteSegment, Segment
 
 
 class LocalTransport:
@@ -17,8 +17,10 @@ class LocalTransport:
 
     def submit(self, transfer: Transfer) -> Op:
         remote = transfer.remote
-        own = remote if isinstance(remote, Segment) else remote.peer.local_segment(remote)
-        if own is None:
+        own: object = remote
+        if isinstance(remote, RemoteSegment):
+            own = remote.peer.local_segment(remote)
+        if not isinstance(own, Segment):
             op = Op(transfer, self.name)
             op.settle(OpState.FAILED, error=Unreachable(f"{remote!r} was closed a moment ago"))
             return op

@@ -149,7 +149,14 @@ class Peer:
             raise BadInput(f"{self.address} publishes no layout {name!r}.{hint}")
         shape = layouts[name]
         segment = self.segment(shape.segment)
-        return segment.blocks(shape.block_bytes, shape.stride, shape.offset, name)
+        return segment.blocks(
+            shape.block_bytes,
+            shape.stride,
+            shape.offset,
+            name,
+            planes=shape.planes,
+            plane_stride=shape.plane_stride or None,
+        )
 
     def refresh(self, timeout: float | None = None) -> None:
         """Asks the peer what it offers now; connects again first if that is needed."""

@@ -1,5 +1,6 @@
 """The memory an engine has registered: who sees it, under which name, and the page that says so."""
 
+import mmap
 import os
 import threading
 from typing import Any
@@ -10,6 +11,7 @@ from moonpool import _core
 from moonpool.core.address import Address, is_loopback, parse_address
 from moonpool.core.errors import BadInput
 from moonpool.core.host import host_id
+from moonpool.transfer.base import U8
 from moonpool.transfer.cost import CostClass
 from moonpool.transfer.dax import MappedSegment, map_segment
 from moonpool.transfer.info_page import PAGE_NAME, EngineInfo, InfoPage, LayoutInfo, PlaceInfo
@@ -43,7 +45,7 @@ class Registry:
         if isinstance(nbytes, bool) or not isinstance(nbytes, int) or not 0 <= nbytes < 2**46:
             raise BadInput(f"cannot allocate {nbytes!r} bytes; give 0..2^46-1")
         if not name or not shared or nbytes == 0:
-            return self.register(np.zeros(nbytes, dtype=np.uint8), name, writable)
+            return self.register(_aligned(nbytes), name, writable)
         with self._lock:
             self._check_free(name)
             require_room(nbytes)
@@ -96,7 +98,12 @@ class Registry:
                         other = layouts[name].segment
                         raise BadInput(f"segment '{other}' publishes a layout '{name}' already")
                     layouts[name] = LayoutInfo(
-                        segment.name, layout.block_bytes, layout.stride, layout.offset
+                        segment.name,
+                        layout.block_bytes,
+                        layout.stride,
+                        layout.offset,
+                        layout.planes,
+                        layout.plane_stride,
                     )
             self._page.publish(
                 EngineInfo(
@@ -171,3 +178,10 @@ def _spelled_out(address: str, ours: dict[str, str]) -> list[str]:
         return [address]
     hosts = [one for one in ours if (":" in one) == (":" in host)]
     return [str(Address(one, port)) for one in hosts if not is_loopback(one)] or [address]
+
+
+def _aligned(nbytes: int) -> U8:
+    """Zeroed memory that begins with a page, as direct I/O wants it."""
+    memory = np.zeros(nbytes + mmap.PAGESIZE, dtype=np.uint8)
+    first = -memory.ctypes.data % mmap.PAGESIZE
+    return memory[first : first + nbytes]

@@ -7,16 +7,18 @@ import numpy as np
 
 from moonpool.core.errors import BadInput
 from moonpool.transfer.base import Blocks, Transfer
+from moonpool.transfer.file_segment import FileSegment
 from moonpool.transfer.layout import Layout, resolve
 from moonpool.transfer.segment import RemoteSegment, Segment
 
 DEADLINE_MAX_S: Final = 3600.0
 PRIORITY_MAX: Final = 1000
 
-_SEGMENTS = (Segment, RemoteSegment)
+_SEGMENTS = (Segment, RemoteSegment, FileSegment)
 
 LocalTarget = Layout | Segment
-Target = Layout | RemoteSegment | Segment
+Target = Layout | RemoteSegment | Segment | FileSegment
+_AnySegment = Segment | RemoteSegment | FileSegment
 
 
 def checked_transfer(
@@ -31,8 +33,10 @@ def checked_transfer(
     """The request with all ids resolved; `deadline_s` counts from now. Raises BadInput, Closed."""
     near_segment, far_segment = _segment_of(local), _segment_of(remote)
     if not isinstance(near_segment, Segment):
-        raise BadInput(f"{near_segment!r} is a peer's; the local end must be our own memory")
+        whose = "a file" if isinstance(near_segment, FileSegment) else "a peer's"
+        raise BadInput(f"{near_segment!r} is {whose}; the local end must be our own memory")
     _check_ends(kind, near_segment, far_segment)
+    _check_planes(local, remote)
     near, far = resolve(local, local_ids), resolve(remote, remote_ids)
     if len(near.offsets) != len(far.offsets):
         raise BadInput(f"{len(near.offsets)} local blocks but {len(far.offsets)} remote ones")
@@ -43,6 +47,8 @@ def checked_transfer(
             f"the other end; blocks must be equally long"
         )
     _check_apart(*((near_segment, near) if kind == "read" else (far_segment, far)))
+    if isinstance(far_segment, FileSegment):
+        far_segment.check_aligned(near_segment, near, far)
     return Transfer(
         kind,
         near_segment,
@@ -74,17 +80,22 @@ def checked_priority(priority: int) -> int:
     return int(priority)
 
 
-def _segment_of(target: Any) -> Segment | RemoteSegment:
+def _segment_of(target: Any) -> _AnySegment:
     segment = target.segment if isinstance(target, Layout) else target
     if not isinstance(segment, _SEGMENTS):
         raise BadInput(f"give a segment or a layout, not a {type(target).__name__}")
     return segment
 
 
-def _check_ends(kind: str, near: Segment, far: Segment | RemoteSegment) -> None:
+def require_open(near: Segment, far: _AnySegment) -> None:
+    """Raises Closed for memory of ours that was given back."""
     near.require_open()
-    if isinstance(far, Segment):
+    if not isinstance(far, RemoteSegment):
         far.require_open()
+
+
+def _check_ends(kind: str, near: Segment, far: _AnySegment) -> None:
+    require_open(near, far)
     if near.flush is not None and not isinstance(far, Segment):
         raise BadInput(
             f"segment '{near.name}' needs a flush around each copy, which only copies inside this "
@@ -96,7 +107,7 @@ def _check_ends(kind: str, near: Segment, far: Segment | RemoteSegment) -> None:
         raise BadInput(f"cannot write to segment '{far.name}': it was registered read-only")
 
 
-def _check_apart(segment: Segment | RemoteSegment, blocks: Blocks) -> None:
+def _check_apart(segment: _AnySegment, blocks: Blocks) -> None:
     """Destinations that overlap would hold whatever came last. Ascending ones, as most are, are
     seen to be apart in one pass; others are sorted."""
     offsets, lengths = blocks.offsets, blocks.lengths
@@ -111,6 +122,14 @@ def _check_apart(segment: Segment | RemoteSegment, blocks: Blocks) -> None:
         raise BadInput(
             f"blocks {first} and {second} overlap in their destination '{segment.name}'; give each "
             f"byte once"
+        )
+
+
+def _check_planes(local: LocalTarget, remote: Target) -> None:
+    if isinstance(local, Layout) and isinstance(remote, Layout) and local.planes != remote.planes:
+        raise BadInput(
+            f"a block here has {local.planes} planes and one at the other end {remote.planes}; "
+            f"take equally many with range()"
         )
 
 

@@ -13,13 +13,13 @@ from moonpool.transfer.cost import CostClass
 from moonpool.transfer.flush import FlushHook
 from moonpool.transfer.layout import Layout
 from moonpool.transfer.op import Op
+from moonpool.transfer.open_ops import OpenOps
 from moonpool.transfer.topology import SOMEWHERE, UNKNOWN_NODE, Location, place_of
 
 if TYPE_CHECKING:
     from moonpool.transfer.peer import Peer
 
 NAME_BYTES_MAX = 255
-_SWEEP_OPS = 64
 
 
 class Segment:
@@ -59,7 +59,7 @@ class Segment:
         self._node = UNKNOWN_NODE
         self._on_close = on_close
         self._on_layout = on_layout
-        self._open_ops: list[Op] = []
+        self._open_ops = OpenOps()
 
     @property
     def location(self) -> Location:
@@ -69,13 +69,21 @@ class Segment:
         return Location(host_id(), self._node, self.device, self.cost_class)
 
     def blocks(
-        self, block_bytes: int, stride: int | None = None, offset: int = 0, name: str = ""
+        self,
+        block_bytes: int,
+        stride: int | None = None,
+        offset: int = 0,
+        name: str = "",
+        *,
+        planes: int = 1,
+        plane_stride: int | None = None,
     ) -> Layout:
-        """A layout of equal blocks, all in bytes; `stride` defaults to `block_bytes`.
+        """A layout of equal blocks, all in bytes; both strides default to `block_bytes`.
 
         A named one is published: peers find it as `peer.layout(name)`. Raises BadInput.
         """
-        layout = Layout(self, block_bytes, stride, offset, check_name(name) if name else "")
+        name = check_name(name) if name else ""
+        layout = Layout(self, block_bytes, stride, offset, name, planes, plane_stride)
         if name:
             self._publish(layout)
         return layout
@@ -96,19 +104,14 @@ class Segment:
 
     def hold(self, op: Op) -> None:
         """Makes close() end `op` first, so that the memory is quiet afterwards."""
-        if len(self._open_ops) >= _SWEEP_OPS:
-            self._open_ops = [open_op for open_op in self._open_ops if not open_op.done()]
-        self._open_ops.append(op)
+        self._open_ops.add(op)
 
     def close(self) -> None:
         """Cancels what still moves here, waits until that is quiet, and ends the registration."""
         if self.closed:
             return
         self.closed = True
-        for op in self._open_ops:
-            if op.cancel():
-                op.wait()
-        self._open_ops.clear()
+        self._open_ops.end()
         if self._on_close is not None:
             self._on_close(self)
 
@@ -167,10 +170,17 @@ class RemoteSegment:
         return self.location.cost_class
 
     def blocks(
-        self, block_bytes: int, stride: int | None = None, offset: int = 0, name: str = ""
+        self,
+        block_bytes: int,
+        stride: int | None = None,
+        offset: int = 0,
+        name: str = "",
+        *,
+        planes: int = 1,
+        plane_stride: int | None = None,
     ) -> Layout:
         """A layout of equal blocks, declared on this side. Raises BadInput."""
-        return Layout(self, block_bytes, stride, offset, name)
+        return Layout(self, block_bytes, stride, offset, name, planes, plane_stride)
 
     def __len__(self) -> int:
         return self.nbytes

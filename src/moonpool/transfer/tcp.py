@@ -6,7 +6,7 @@ import math
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import EFD_CLOEXEC, close, eventfd, eventfd_write
 from typing import Protocol
 
@@ -250,14 +250,14 @@ class CompletionPump:
     """Settles ops that somebody awaits. One thread, asleep on the endpoint's completion descriptor;
     it starts with the first such op, so callers that only wait() never pay for it."""
 
-    def __init__(self, endpoint: _core.Endpoint) -> None:
+    def __init__(self, endpoint: _core.Endpoint | _core.FileIo) -> None:
         self._endpoint = endpoint
         self._looks: dict[int, Callable[[], object]] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop_fd = -1
 
-    def watch(self, frames: list[_core.Op], look: Callable[[], object]) -> None:
+    def watch(self, frames: Sequence[_core.Op | _core.FileJob], look: Callable[[], object]) -> None:
         """Calls `look` when one of `frames` has ended, for each of them."""
         with self._lock:
             self._looks.update((frame.id, look) for frame in frames)

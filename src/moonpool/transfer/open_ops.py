@@ -1,0 +1,25 @@
+"""The ops that move bytes of one segment: who closes it ends them first."""
+
+from moonpool.transfer.op import Op
+
+_SWEEP_OPS = 64
+
+
+class OpenOps:
+    """Ops under way; those that have ended are forgotten now and then."""
+
+    def __init__(self) -> None:
+        self._ops: list[Op] = []
+
+    def add(self, op: Op) -> None:
+        """From here on end() ends `op`, too."""
+        if len(self._ops) >= _SWEEP_OPS:
+            self._ops = [open_op for open_op in self._ops if not open_op.done()]
+        self._ops.append(op)
+
+    def end(self) -> None:
+        """Cancels all and waits until each is quiet."""
+        ops, self._ops = self._ops, []
+        for op in ops:
+            if op.cancel():
+                op.wait()
