@@ -3,6 +3,7 @@
 import pytest
 
 from moonpool.bench import Settings, transfer, transfer_grid
+from moonpool.bench.plain_socket import PlainSocket
 from moonpool.bench.transfer import Case
 
 
@@ -76,6 +77,6 @@ def test_the_grid_notices_bytes_that_did_not_arrive(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(transfer_grid, "AREA_BYTES", 4 << 20)
     monkeypatch.setattr(transfer_grid, "_CALLS_MAX", 3)
     # The plain client that moves nothing.
-    monkeypatch.setattr(transfer_grid.PlainSocket, "move", lambda *_: None)
+    monkeypatch.setattr(PlainSocket, "move", lambda *_: None)
     rows = list(transfer.rows(Settings(rounds=1)))
     assert [row["ok"] for row in rows] == [True, False] * 2

@@ -8,9 +8,6 @@ import socket
 import struct
 import threading
 
-import numpy as np
-from numpy.typing import NDArray
-
 _REQUEST = struct.Struct("<BQQ")  # 1 to write, offset, bytes
 _DONE = b"\x01"
 
@@ -18,8 +15,8 @@ _DONE = b"\x01"
 class PlainServer:
     """Serves `memory` to one client after the other, on a thread; `address` is where."""
 
-    def __init__(self, memory: NDArray[np.uint8]) -> None:
-        self._memory = memoryview(memory)
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._serve, name="plain-socket", daemon=True).start()

@@ -201,7 +201,7 @@ def serve(folder: str) -> None:
         words[:] = np.arange(len(words), dtype=np.uint64)
         words *= _STAMP
         scratch = engine.allocate(transfer_grid.AREA_BYTES, "scratch")
-        print(engine.listen(), PlainServer(scratch.array).address, flush=True)
+        print(engine.listen(), PlainServer(scratch.buffer).address, flush=True)
         sys.stdin.read()
 
 

@@ -35,20 +35,20 @@ _Far = RemoteSegment | Segment | FileSegment
 
 
 class GridCase(NamedTuple):
-    """`count` blocks of `nbytes` bytes a call."""
+    """`blocks` blocks of `nbytes` bytes a call."""
 
     transport: str
     kind: str
-    count: int
+    blocks: int
     nbytes: int
 
     @property
     def name(self) -> str:
-        return f"{self.transport}-{self.kind}-{self.count}x{self.nbytes}"
+        return f"{self.transport}-{self.kind}-{self.blocks}x{self.nbytes}"
 
     @property
     def moved(self) -> int:
-        return self.count * self.nbytes
+        return self.blocks * self.nbytes
 
     @property
     def calls(self) -> int:
@@ -83,6 +83,7 @@ class _Grid:
         self._settings = settings
         self._pid = pid
         self._engine = engine
+        self._seeds = itertools.count()
         self._near: Segment = engine.allocate(AREA_BYTES)
         self._file = engine.open_file(path, AREA_BYTES, create=True)
         scratch = peer.segment("scratch")
@@ -110,10 +111,10 @@ class _Grid:
         far = self._far[via]
         near_blocks, far_blocks = self._near.blocks(case.nbytes), far.blocks(case.nbytes)
         submit = self._engine.read if case.kind == "read" else self._engine.write
-        block, turn = np.arange(case.count), _turns(case)
+        block, turn = np.arange(case.blocks), _turns(case)
 
         def call() -> None:
-            ids = block + next(turn) * case.count
+            ids = block + next(turn) * case.blocks
             _end(submit(near_blocks, ids, far_blocks, ids, checksum=checksum, transport=via))
 
         figures = self._measured(case, call) | {"checksum": checksum}
@@ -131,7 +132,7 @@ class _Grid:
         )
 
     def _plain(self, case: GridCase) -> Callable[[], None]:
-        near, turn = memoryview(self._near.array), _turns(case)
+        near, turn = self._near.buffer, _turns(case)
         size, write, descriptor = case.moved, case.kind == "write", self._file.descriptor
         move = os.pwritev if write else os.preadv
 
@@ -166,7 +167,7 @@ class _Grid:
             self._settings.rounds,
             case.calls,
             bytes_per_call=case.moved,
-            items_per_call=case.count,
+            items_per_call=case.blocks,
             pids=pids,
         )
         return figures | {"ok": self._verified(case, call)}
@@ -175,7 +176,9 @@ class _Grid:
         """Fresh bytes at the source, calls over the whole area, then every byte compared at the
         destination; the far side is filled and read by one op of the engine."""
         near, far = self._near, self._far[case.transport]
-        fresh = np.random.default_rng(case.moved).integers(0, 256, AREA_BYTES, dtype=np.uint8)
+        fresh = np.random.default_rng(next(self._seeds)).integers(
+            0, 256, AREA_BYTES, dtype=np.uint8
+        )
         near.array[:] = fresh
         if case.kind == "read":
             _end(self._engine.write(near, _whole(), far, _whole(), deadline=60))

@@ -19,6 +19,7 @@ from moonpool.transfer.prepared import Prepared
 from moonpool.transfer.segment import RemoteSegment, Segment
 from moonpool.transfer.sim import SimTransport
 from moonpool.transfer.sim_link import SimEvent, SimLink
+from moonpool.transfer.staging import Staging
 from moonpool.transfer.topology import Location, Topology, discover
 from moonpool.transfer.view import View
 
@@ -46,6 +47,7 @@ __all__ = [
     "SimEvent",
     "SimLink",
     "SimTransport",
+    "Staging",
     "Topology",
     "Transfer",
     "Transport",

@@ -107,7 +107,7 @@ class Engine(OwnSegments):
         return self._registry.allocate(nbytes, name, shared, writable)
 
     def register(self, buffer: Any, name: str = "", *, writable: bool = True) -> Segment:
-        """Memory that exists already: numpy, or anything with the buffer protocol; no copy.
+        """Memory that exists already: numpy, CPU tensors, any with the buffer protocol; no copy.
 
         With a name peers may read it, and write it if `writable`. Without a name it is ours alone.
         Raises BadInput for memory that is not contiguous, read-only though `writable`, or a name

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from moonpool.core.errors import BadInput, Closed, SegmentSpace
+from moonpool.core.host import host_id
 from moonpool.core.units import format_bytes
 from moonpool.transfer.base import Blocks
 from moonpool.transfer.cost import CostClass
@@ -16,6 +17,7 @@ from moonpool.transfer.layout import Layout
 from moonpool.transfer.op import Op
 from moonpool.transfer.open_ops import OpenOps
 from moonpool.transfer.segment import Segment, check_name
+from moonpool.transfer.topology import UNKNOWN_NODE, Location
 
 # What direct I/O wants memory, offsets and lengths to be multiples of; some disks take less.
 DIRECT_ALIGN: Final = mmap.PAGESIZE
@@ -54,6 +56,11 @@ class FileSegment:
         except BaseException:
             os.close(self.descriptor)
             raise
+
+    @property
+    def location(self) -> Location:
+        """This host; which node of it the disk is near to is not known."""
+        return Location(host_id(), UNKNOWN_NODE, "file", self.cost_class)
 
     def blocks(
         self,

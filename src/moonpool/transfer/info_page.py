@@ -25,15 +25,12 @@ _HEADER = struct.Struct("<4sII")
 
 
 class LayoutInfo(msgspec.Struct, array_like=True, frozen=True):
-    """A named layout: its segment, and block_bytes, stride and offset in bytes; then the planes and
-    their stride, which older peers do not send."""
+    """A named layout: its segment, and block_bytes, stride and offset in bytes."""
 
     segment: str
     block_bytes: int
     stride: int
     offset: int
-    planes: int = 1
-    plane_stride: int = 0
 
 
 class PlaceInfo(msgspec.Struct, array_like=True, frozen=True):
@@ -47,7 +44,8 @@ class PlaceInfo(msgspec.Struct, array_like=True, frozen=True):
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`host` is the host identity, `unix_path` where descriptors are handed out ('' nowhere);
     `addresses` is where the engine listens, "host:port" each, `nics` its interfaces there,
-    `places` where segments are that are not just somewhere in DRAM."""
+    `places` where segments are that are not just somewhere in DRAM, `planes` of layouts that have
+    several: how many, and how far apart."""
 
     host: str
     pid: int
@@ -56,6 +54,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     addresses: list[str] = []
     nics: dict[str, Nic] = {}
     places: dict[str, PlaceInfo] = {}
+    planes: dict[str, tuple[int, int]] = {}
 
 
 _decoder = msgspec.msgpack.Decoder(EngineInfo)

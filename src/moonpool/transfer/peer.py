@@ -149,13 +149,15 @@ class Peer:
             raise BadInput(f"{self.address} publishes no layout {name!r}.{hint}")
         shape = layouts[name]
         segment = self.segment(shape.segment)
+        assert self._link.info is not None
+        planes, plane_stride = self._link.info.planes.get(name, (1, None))
         return segment.blocks(
             shape.block_bytes,
             shape.stride,
             shape.offset,
             name,
-            planes=shape.planes,
-            plane_stride=shape.plane_stride or None,
+            planes=planes,
+            plane_stride=plane_stride,
         )
 
     def refresh(self, timeout: float | None = None) -> None:

@@ -92,25 +92,24 @@ class Registry:
         """Writes the page anew. Raises BadInput when the layouts do not fit or share a name."""
         with self._lock:
             layouts: dict[str, LayoutInfo] = {}
+            planes: dict[str, tuple[int, int]] = {}
             for segment in self.segments.values():
                 for name, layout in segment.layouts.items():
                     if name in layouts:
                         other = layouts[name].segment
                         raise BadInput(f"segment '{other}' publishes a layout '{name}' already")
                     layouts[name] = LayoutInfo(
-                        segment.name,
-                        layout.block_bytes,
-                        layout.stride,
-                        layout.offset,
-                        layout.planes,
-                        layout.plane_stride,
+                        segment.name, layout.block_bytes, layout.stride, layout.offset
                     )
+                    if layout.planes > 1:
+                        planes[name] = layout.planes, layout.plane_stride
             self._page.publish(
                 EngineInfo(
                     host=host_id(),
                     pid=os.getpid(),
                     unix_path=self.unix_path,
                     layouts=layouts,
+                    planes=planes,
                     addresses=self.addresses,
                     nics=self.nics,
                     places=self._places(),

@@ -14,6 +14,7 @@ from moonpool.transfer.flush import FlushHook
 from moonpool.transfer.layout import Layout
 from moonpool.transfer.op import Op
 from moonpool.transfer.open_ops import OpenOps
+from moonpool.transfer.tensors import tensor_bytes
 from moonpool.transfer.topology import SOMEWHERE, UNKNOWN_NODE, Location, place_of
 
 if TYPE_CHECKING:
@@ -190,10 +191,12 @@ class RemoteSegment:
 
 
 def as_bytes(memory: Any, *, writable: bool) -> U8:
-    """`memory` (numpy or anything with the buffer protocol) as uint8[n] without a copy.
+    """`memory` (numpy, a CPU tensor, anything with the buffer protocol) as uint8[n] without a copy.
 
     Raises BadInput when that is impossible: not contiguous, read-only though `writable`, no buffer.
     """
+    if (tensor := tensor_bytes(memory)) is not None:
+        memory = tensor
     try:
         array = memory if isinstance(memory, np.ndarray) else np.frombuffer(memory, dtype=np.uint8)
     except (TypeError, ValueError, BufferError) as error:
