@@ -1,6 +1,5 @@
 #include "cache_lines.hpp"
 
-#include <atomic>
 #include <stdexcept>
 #include <string>
 
@@ -97,7 +96,7 @@ std::uint64_t each_line(Range memory, std::span<const std::uint64_t> offsets,
   const std::size_t line = cache_line_bytes();
   const auto base = reinterpret_cast<std::uintptr_t>(memory.data);
   std::uint64_t lines = 0;
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  fence();  // what was written before is in the lines by now
   for (std::size_t i = 0; i < offsets.size(); ++i) {
     if (lengths[i] == 0) continue;
     const std::uintptr_t first = (base + offsets[i]) & ~std::uintptr_t{line - 1};
