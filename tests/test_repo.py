@@ -62,6 +62,12 @@ def test_one_version_everywhere() -> None:
     assert latest.group(1) == project["version"] == moonpool.__version__
 
 
+def test_ci_runs_all_of_it() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    run = [line for line in script.splitlines() if line.startswith("make ")]
+    assert run == ["make check test", "make test-engines"]
+
+
 def test_every_dependency_has_its_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"]
