@@ -150,9 +150,11 @@ def test_a_stream_that_stands_still() -> None:
         with pytest.raises(DeadlineExceeded):
             staging.write(tensor, far, None, stream=stream, deadline=0.02)
         assert not far.array.any()
-        # The copy that was given up would land in the middle of the next one.
+        # The copy that was given up would land on what the next one brings: it is waited for first.
+        far.array[:] = 5
         with pytest.raises(DeadlineExceeded):
             staging.read(np.zeros(NBYTES, np.uint8), far, None, stream=stream, deadline=0.02)
+        assert not staging.segment.array.any()
         stream.gate.set()
         assert staging.write(tensor, far, None, stream=stream).check().ok
         assert np.array_equal(far.array, tensor)
