@@ -54,6 +54,7 @@ IN_TURNS: Final = (
     Step("mooncake-exists", rival="mooncake_exists"),
     _moonpool("router", 1),
     Step("dynamo-router", rival="dynamo_router"),
+    Step("dynamo-service", rival="dynamo_service"),
 )
 LOAD: Final = Step("load")
 ALONE: Final = tuple(_moonpool(bench, ALONE_ROUNDS) for bench in ("catalog", "restart", "memory"))

@@ -1,10 +1,11 @@
 """The router before two real engines: sessions that grow turn by turn, against round robin.
 
-    python -m bench.router_live MODEL [--rounds N] [--no-events]
+    python -m bench.router_live smollm2 --kv-memory 168134400 [--rounds N] [--no-events]
 
-MODEL is a Hugging Face directory, a GGUF file or 'smollm2'. Twelve sessions of six turns over
+The model is a Hugging Face directory, a GGUF file or 'smollm2'. Twelve sessions of six turns over
 contexts of about 1,000 tokens, a closed loop of two clients, no pool; each cache holds half of all
-sessions. One JSON object a row: hit tokens, predicted and told, and time to the first token.
+sessions: 114 pages of 64 tokens. One JSON object a row: hit tokens, predicted and told, and time to
+the first token; at the end one engine is killed under twelve requests.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ BLOCK: Final = 64
 
 @dataclass
 class EngineProcess:
-    """A `moonpool engine`."""
+    """A `moonpool engine`, or another worker."""
 
     process: asyncio.subprocess.Process
     port: int
     events: str | None
     replay: str | None
+    block: int = BLOCK
 
     @property
     def url(self) -> str:
@@ -51,7 +53,7 @@ class EngineProcess:
     def spec(self) -> str:
         """As a router is told of it."""
         told = f",events={self.events},replay={self.replay}" if self.events else ""
-        return f"{self.url},block={BLOCK}{told}"
+        return f"{self.url},block={self.block}{told}"
 
 
 @contextlib.asynccontextmanager
@@ -204,6 +206,31 @@ async def measure(
                 counters = router.desk.counters
                 predicted = counters.hits_predicted_tokens
                 print(json.dumps(row("router", found, predicted_tokens=predicted)), flush=True)
+        async with routed([a, b], health_ms=100) as router:
+            print(json.dumps(await killed(router, a, vocabulary)), flush=True)
+
+
+async def killed(
+    router: RouterServer, one: EngineProcess, vocabulary: Sequence[int]
+) -> dict[str, Any]:
+    """Twelve requests at once, and an engine dies while it works on several of them."""
+    fresh = sessions(vocabulary, seed=9)
+    asked = [asyncio.ensure_future(one_turn(router.url, s, [vocabulary[0]])) for s in fresh]
+    while not any(seat.running > 2 for seat in router.desk.seats.values()):
+        await asyncio.sleep(0.001)
+    one.process.kill()
+    await asyncio.gather(*asked)
+    turns = [session.turns[0] for session in fresh]
+    cut = [turn for turn in turns if not turn.whole]
+    lost = sum(turn.first_token_s == 0 for turn in cut)
+    return {
+        "bench": "router-live",
+        "case": "one engine killed",
+        "requests": len(turns),
+        "ok": lost == 0,
+        "cut_in_stream": len(cut) - lost,
+        "lost_before_it": lost,
+    }
 
 
 def main() -> None:

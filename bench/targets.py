@@ -104,6 +104,8 @@ def _router_targets() -> Iterator[Target]:
     yield Target(f"router: {choice}", "p50_us", _ours("router", choice), at_most=200)
     case = "events of 16 blocks, 64 a message, over ZeroMQ"
     yield Target(f"router: {case}", "blocks_per_s", _ours("router", case), at_least=1e6)
+    ingest = _ours("router", case)
+    yield Target(f"router: {case}", "blocks_per_s", ingest, _dynamo(case), at_least=3)
     for workers in (8, 64):
         case = f"events of 16 blocks, {workers} workers"
         ours = _ours("router", case)

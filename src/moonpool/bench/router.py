@@ -119,9 +119,10 @@ def _one_churn(workers: int) -> tuple[float, float, float, float]:
     seconds, events = _fill(index, workers, ENTRIES)
     bytes_per_block = index.stat()["memory_bytes"] / len(index)
     per_chain = CHAIN_BLOCKS // EVENT_BLOCKS
-    removed = [event for i, event in enumerate(events) if i // per_chain % 10 == 0]
+    gone = [event for i, event in enumerate(events) if i // per_chain % 10 == 0]
+    removed = [(place, hashes[::-1].copy()) for place, hashes, _ in reversed(gone)]
     start = time.perf_counter()
-    for place, hashes, _ in reversed(removed):
+    for place, hashes in removed:  # as engines tell it: the end of a chain first
         index.remove(place, 0, hashes)
     removing = time.perf_counter() - start
     start = time.perf_counter()
