@@ -18,7 +18,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -134,9 +134,15 @@ async def one_turn(url: str, session: Session, question: list[int]) -> None:
 
 
 async def converse(
-    urls: Sequence[str], vocabulary: Sequence[int], seed: int = 1, *, clients: int = CLIENTS
+    urls: Sequence[str],
+    vocabulary: Sequence[int],
+    seed: int = 1,
+    *,
+    clients: int = CLIENTS,
+    before: Callable[[], Awaitable[None]] | None = None,
 ) -> list[Session]:
-    """All sessions, each turn in a shuffled order; several `urls` are asked in turn."""
+    """All sessions, each turn in a shuffled order; several `urls` are asked in turn. `before` each
+    question."""
     draw = random.Random(seed)
     found = sessions(vocabulary, seed)
     number = 0
@@ -149,6 +155,8 @@ async def converse(
             nonlocal number
             for session in waiting:
                 number += 1
+                if before is not None:
+                    await before()
                 await one_turn(urls[number % len(urls)], session, questions[id(session)])
 
         await asyncio.gather(*(client() for _ in range(clients)))

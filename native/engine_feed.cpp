@@ -102,6 +102,47 @@ std::size_t EngineFeed::remove(std::uint32_t place, std::uint32_t slot,
   return held;
 }
 
+RangeDigests EngineFeed::digest(std::uint32_t place, std::uint32_t slot,
+                                std::uint64_t domain) const {
+  const std::lock_guard lock(index_.mutex_);
+  RangeDigests found;
+  each_name(place, index_.holder_of(place, slot), domain,
+            [&](std::uint32_t, std::uint64_t name) { add_name(found, name); });
+  return found;
+}
+
+std::size_t EngineFeed::remove_ranges(std::uint32_t place, std::uint32_t slot, std::uint64_t domain,
+                                      const RangeMarks& ranges) {
+  const std::lock_guard lock(index_.mutex_);
+  const std::uint32_t holder = index_.holder_of(place, slot);
+  std::vector<std::uint64_t> hashes;
+  each_name(place, holder, domain, [&](std::uint32_t number, std::uint64_t name) {
+    if (ranges[range_of(name)] == 0) return;
+    hashes.push_back(index_.table_[number].hash());
+    if (place < aliases_.size() && aliases_[place].erase(name ^ domain)) alias_count_--;
+  });
+  for (const std::uint64_t hash : hashes) index_.remove_one(holder, hash);
+  return hashes.size();
+}
+
+// visit(entry, name) for all that the holder has. It may erase names.
+template <class Visit>
+void EngineFeed::each_name(std::uint32_t place, std::uint32_t holder, std::uint64_t domain,
+                           Visit visit) const {
+  if (holder == index_.kNone || index_.holders_[holder].count == 0) return;
+  FlatMap<std::uint64_t> own_names;  // by own hash
+  if (place < aliases_.size()) {
+    aliases_[place].each([&](std::uint64_t key, std::uint64_t own) { own_names.at(own) = key; });
+  }
+  for (std::uint32_t number = 0; number < index_.table_.high(); number++) {
+    const PrefixEntry& entry = index_.table_[number];
+    if (entry.free() || !index_.holds(number, holder)) continue;
+    const std::uint64_t* const own_name = own_names.find(entry.hash());
+    const std::uint64_t key = own_name == nullptr ? entry.engine() : *own_name;
+    visit(number, key == 0 ? entry.hash() : key ^ domain);
+  }
+}
+
 void EngineFeed::forget(std::uint32_t place) {
   const std::lock_guard lock(index_.mutex_);
   for (Orphan& orphan : orphans_) orphan.gone |= orphan.place == place;

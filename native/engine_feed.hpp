@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "prefix_index.hpp"
+#include "range_digest.hpp"
 
 namespace moonpool {
 
@@ -42,6 +43,12 @@ class EngineFeed {
   std::size_t move(std::uint32_t place, std::uint32_t slot, std::span<const std::uint64_t> keys);
   // How many were held.
   std::size_t remove(std::uint32_t place, std::uint32_t slot, std::span<const std::uint64_t> keys);
+  // What the place holds in the slot, by the engine's names with `domain` taken off, or the own
+  // hash of a block that no engine named. Walks the whole index: a few nanoseconds a block.
+  RangeDigests digest(std::uint32_t place, std::uint32_t slot, std::uint64_t domain) const;
+  // Removes what it holds in these ranges of names. How many.
+  std::size_t remove_ranges(std::uint32_t place, std::uint32_t slot, std::uint64_t domain,
+                            const RangeMarks& ranges);
   // What the place said before counts no more: orphans and its own names of blocks.
   void forget(std::uint32_t place);
 
@@ -62,6 +69,9 @@ class EngineFeed {
   static std::uint64_t at_place(std::uint64_t key, std::uint32_t place) {
     return mix64(key ^ mix64(place + 1));
   }
+  template <class Visit>
+  void each_name(std::uint32_t place, std::uint32_t holder, std::uint64_t domain,
+                 Visit visit) const;
   const std::uint64_t* own_of(std::uint32_t place, std::uint64_t key);
   void store_known(std::uint32_t place, std::uint32_t slot, std::span<const std::uint64_t> keys,
                    std::span<const std::uint64_t> contents, std::uint64_t before, bool first);

@@ -54,8 +54,8 @@ class FlatMap {
   }
 
   template <class Visit>
-  void each(Visit visit) {
-    for (Cell& cell : cells_) {
+  void each(Visit visit) const {
+    for (const Cell& cell : cells_) {
       if (cell.used) visit(cell.key, cell.value);
     }
   }

@@ -24,6 +24,15 @@ std::uint32_t HolderSets::without(std::uint32_t set, std::uint32_t holder) {
 
 std::uint32_t HolderSets::changed(std::uint32_t set, std::uint32_t holder, bool present) {
   if (contains(set, holder) == present) return set;
+  if (set != last_set_ || holder != last_holder_) {
+    last_result_ = found_or_made(set, holder);
+    last_set_ = set;
+    last_holder_ = holder;
+  }
+  return last_result_;
+}
+
+std::uint32_t HolderSets::found_or_made(std::uint32_t set, std::uint32_t holder) {
   const std::uint64_t hash = records_[set].hash ^ word_of(holder);
   const std::uint32_t found = find_changed(set, holder, hash);
   return found != kNone ? found : make(set, holder, hash);
@@ -161,6 +170,7 @@ void HolderSets::forget(std::uint32_t set) {
   table_[hole] = kNone;
   records_[set].interned = false;
   interned_--;
+  last_set_ = kNone;
 }
 
 void HolderSets::rehash(std::size_t slots) {

@@ -60,6 +60,7 @@ class HolderSets {
   const std::uint64_t* bits(std::uint32_t set) const { return bits_.data() + set * stride_; }
   void reach(std::uint32_t holder);
   std::uint32_t changed(std::uint32_t set, std::uint32_t holder, bool present);
+  std::uint32_t found_or_made(std::uint32_t set, std::uint32_t holder);
   std::uint32_t find_changed(std::uint32_t set, std::uint32_t holder, std::uint64_t hash) const;
   std::uint32_t make(std::uint32_t like, std::uint32_t holder, std::uint64_t hash);
   void count(std::uint32_t set, std::int64_t entries);
@@ -75,6 +76,8 @@ class HolderSets {
   std::vector<std::uint32_t> free_;
   std::vector<std::uint32_t> table_;  // linear probing over set numbers, kNone where empty
   std::size_t interned_ = 0;
+  // The last change of a set by a holder, as most are of one run: true until a set is forgotten.
+  std::uint32_t last_set_ = kNone, last_holder_ = kNone, last_result_ = kNone;
 };
 
 }  // namespace moonpool

@@ -26,16 +26,14 @@ enum Field : std::uint32_t {
   kOwnHashes,  // Moonpool's: little-endian u64, back to back
   kCounts,
   kDigests,
+  kRanges,
   kFields,
 };
 
-constexpr std::array<std::string_view, kFields> kNames{"block_hashes", "parent_block_hash",
-                                                       "token_ids",    "block_size",
-                                                       "lora_id",      "medium",
-                                                       "lora_name",    "extra_keys",
-                                                       "group_idx",    "kv_cache_spec_kind",
-                                                       "cache_salt",   "hashes",
-                                                       "counts",       "digests"};
+constexpr std::array<std::string_view, kFields> kNames{
+    "block_hashes", "parent_block_hash", "token_ids", "block_size",         "lora_id",    "medium",
+    "lora_name",    "extra_keys",        "group_idx", "kv_cache_spec_kind", "cache_salt", "hashes",
+    "counts",       "digests",           "ranges"};
 // The order of fields in an array, after its type.
 constexpr Field kStoredOrder[] = {kBlockHashes, kParent,   kTokenIds,  kBlockSize, kLoraId,
                                   kMedium,      kLoraName, kExtraKeys, kGroup,     kSpecKind};
@@ -100,7 +98,7 @@ struct EventReader::Fields {
 };
 
 EventCounts EventReader::apply(std::string_view message, const EventSource& source,
-                               std::vector<DigestEvent>& digests) {
+                               std::vector<Account>& accounts) {
   EventCounts counts;
   counts.block_size = source.block_size;
   MsgpackReader in(message);
@@ -121,7 +119,7 @@ EventCounts EventReader::apply(std::string_view message, const EventSource& sour
     counts.events++;
     const MsgpackReader begin = in;
     try {
-      apply_event(in, source, source.places[rank], counts, digests);
+      apply_event(in, source, source.places[rank], counts, accounts);
     } catch (const BadMessage&) {
       counts.malformed++;
       in = begin;  // whatever is wrong inside, the next one begins after it
@@ -132,7 +130,7 @@ EventCounts EventReader::apply(std::string_view message, const EventSource& sour
 }
 
 void EventReader::apply_event(MsgpackReader& in, const EventSource& source, std::uint32_t place,
-                              EventCounts& counts, std::vector<DigestEvent>& digests) {
+                              EventCounts& counts, std::vector<Account>& accounts) {
   Fields fields;
   std::string_view type;
   if (in.is_map()) {
@@ -168,18 +166,9 @@ void EventReader::apply_event(MsgpackReader& in, const EventSource& source, std:
     feed_.forget(place);
     counts.cleared++;
   } else if (type == "CacheDigest") {
-    const std::string_view each = fields.text(kCounts), hashes = fields.text(kDigests);
-    if (each.size() != kDigestRanges * 8 || hashes.size() != kDigestRanges * 8) {
-      throw BadMessage("a digest of another size");
-    }
-    DigestEvent& digest = digests.emplace_back();
-    digest.place = place;
-    digest.slot = slot_of(fields.text(kMedium));
-    digest.ranges.resize(kDigestRanges);
-    for (std::size_t i = 0; i < kDigestRanges; i++) {
-      std::memcpy(&digest.ranges[i].count, each.data() + i * 8, 8);
-      std::memcpy(&digest.ranges[i].hashes, hashes.data() + i * 8, 8);
-    }
+    compare(fields, source, place, accounts);
+  } else if (type == "RangesCleared") {
+    clear_ranges(fields, source, place, counts);
   } else {
     counts.ignored++;
   }
@@ -258,6 +247,33 @@ void EventReader::removed(const Fields& fields, const EventSource& source, std::
   }
   counts.removed += held;
   counts.unknown += keys_.size() - std::min(held, keys_.size());
+}
+
+// `counts` and `digests` are 256 u64 each, little-endian.
+void EventReader::compare(const Fields& fields, const EventSource& source, std::uint32_t place,
+                          std::vector<Account>& accounts) {
+  const std::string_view each = fields.text(kCounts), names = fields.text(kDigests);
+  if (each.size() != kDigestRanges * 8 || names.size() != kDigestRanges * 8) {
+    throw BadMessage("a digest of another size");
+  }
+  Account account{place, slot_of(fields.text(kMedium)), {}};
+  const RangeDigests own = feed_.digest(place, account.slot, domain_of(source, 0));
+  for (std::size_t i = 0; i < kDigestRanges; i++) {
+    RangeDigest told;
+    std::memcpy(&told.count, each.data() + i * 8, 8);
+    std::memcpy(&told.names, names.data() + i * 8, 8);
+    account.differ[i] = told != own[i];
+  }
+  accounts.push_back(account);
+}
+
+void EventReader::clear_ranges(const Fields& fields, const EventSource& source, std::uint32_t place,
+                               EventCounts& counts) {
+  RangeMarks ranges;
+  if (!read_marks(fields.text(kRanges), ranges)) throw BadMessage("ranges of another size");
+  const std::uint32_t slot = slot_of(fields.text(kMedium));
+  counts.renewals++;
+  counts.renewed += feed_.remove_ranges(place, slot, domain_of(source, 0), ranges);
 }
 
 void EventReader::read_keys(std::string_view list, std::uint64_t domain) {

@@ -1,6 +1,9 @@
 // KV events as engines publish them, applied to the index: vLLM's maps and the positional arrays
 // that it sent before and SGLang sends, and Moonpool's own, which carry own hashes.
 //
+// Two events are Moonpool's alone: CacheDigest, a worker's own account of what it holds, and
+// RangesCleared, after which it names anew what it holds in some ranges.
+//
 // A batch is [time, events, rank?]. One event that does not fit is counted and passed over; a
 // message that is none throws BadMessage.
 #pragma once
@@ -31,32 +34,38 @@ struct EventCounts {
   std::uint64_t mismatched = 0;  // events of another block size
   std::uint64_t block_size = 0;  // that of the last stored event
   std::uint64_t groups = 0;      // bits of the KV groups that stored something
+  std::uint64_t renewals = 0;    // events of ranges that are told anew
+  std::uint64_t renewed = 0;     // blocks removed for it
 };
 
-// A worker's own account of one slot, to be compared with the index.
-struct DigestEvent {
+// A worker's own account of one slot: the ranges in which the index has something else.
+struct Account {
   std::uint32_t place;
   std::uint32_t slot;
-  std::vector<RangeDigest> ranges;  // kDigestRanges of them
+  RangeMarks differ;
 };
 
 class EventReader {
  public:
   EventReader(PrefixIndex& index, EngineFeed& feed) : index_(index), feed_(feed) {}
 
-  // Applies one message. Digests in it are left in `digests`.
+  // Applies one message. What became of accounts in it is left in `accounts`.
   EventCounts apply(std::string_view message, const EventSource& source,
-                    std::vector<DigestEvent>& digests);
+                    std::vector<Account>& accounts);
 
  private:
   struct Fields;
 
   void apply_event(MsgpackReader& in, const EventSource& source, std::uint32_t place,
-                   EventCounts& counts, std::vector<DigestEvent>& digests);
+                   EventCounts& counts, std::vector<Account>& accounts);
   void stored(const Fields& fields, const EventSource& source, std::uint32_t place,
               EventCounts& counts);
   void removed(const Fields& fields, const EventSource& source, std::uint32_t place,
                EventCounts& counts);
+  void compare(const Fields& fields, const EventSource& source, std::uint32_t place,
+               std::vector<Account>& accounts);
+  void clear_ranges(const Fields& fields, const EventSource& source, std::uint32_t place,
+                    EventCounts& counts);
   void read_keys(std::string_view list, std::uint64_t domain);
   std::uint64_t root_seed(const Fields& fields, const EventSource& source) const;
   void mix_extras(const Fields& fields);

@@ -36,9 +36,7 @@ std::size_t PrefixIndex::remove(std::uint32_t place, std::uint32_t slot,
   std::size_t held = 0;
   for (std::size_t from = 0; from < hashes.size(); from += kRun) {
     const auto run = hashes.subspan(from, std::min(kRun, hashes.size() - from));
-    for (const std::uint64_t hash : run) table_.ask(hash);
-    for (const std::uint64_t hash : run) table_.ask_entry(hash);
-    for (const std::uint64_t hash : run) held += remove_one(holder, hash);
+    held += remove_run(holder, run);
   }
   return held;
 }
@@ -64,29 +62,6 @@ std::uint64_t PrefixIndex::held(std::uint32_t place, std::uint32_t slot) const {
   const std::lock_guard lock(mutex_);
   const std::uint32_t holder = holder_of(place, slot);
   return holder == kNone ? 0 : holders_[holder].count;
-}
-
-std::array<RangeDigest, kDigestRanges> PrefixIndex::digest(std::uint32_t place,
-                                                           std::uint32_t slot) const {
-  const std::lock_guard lock(mutex_);
-  const std::uint32_t holder = holder_of(place, slot);
-  if (holder == kNone || holders_[holder].ranges == nullptr) return {};
-  return *holders_[holder].ranges;
-}
-
-std::vector<std::uint64_t> PrefixIndex::held_in(std::uint32_t place, std::uint32_t slot,
-                                                std::span<const std::uint8_t> ranges) const {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::uint64_t> hashes;
-  const std::uint32_t holder = holder_of(place, slot);
-  if (holder == kNone) return hashes;
-  for (std::uint32_t n = 0; n < table_.high(); n++) {
-    const PrefixEntry& entry = table_[n];
-    if (!entry.free() && ranges[entry.hash() >> 56] != 0 && holds(n, holder)) {
-      hashes.push_back(entry.hash());
-    }
-  }
-  return hashes;
 }
 
 IndexCounts PrefixIndex::counts() const {
@@ -132,7 +107,6 @@ void PrefixIndex::drop_holder(std::uint32_t holder) {
   if (holders_[holder].count == 0 && holders_[holder].torn.empty()) return;
   blocks_ -= sets_.erase_holder(holder);
   holders_[holder].count = 0;
-  holders_[holder].ranges.reset();
   holders_[holder].torn.clear();
   sweep_left_ = table_.high();
 }
@@ -218,35 +192,47 @@ void PrefixIndex::give(std::uint32_t number, std::uint32_t holder) {
   sets_.move_entry(entry.set, larger);
   entry.set = larger;
   Holder& mine = holders_[holder];
-  count_in(mine, entry.hash());
+  mine.count++;
   mine.torn.erase(entry.hash());
   if (entry.parent != kNone && !holds(entry.parent, holder)) {
     mine.torn.at(table_[entry.parent].hash());
   }
 }
 
-void PrefixIndex::count_in(Holder& holder, std::uint64_t hash) {
-  if (holder.ranges == nullptr) {
-    holder.ranges = std::make_unique<std::array<RangeDigest, kDigestRanges>>();
-  }
-  RangeDigest& range = (*holder.ranges)[hash >> 56];
-  range.hashes ^= hash;
-  range.count++;
-  holder.count++;
-}
-
-void PrefixIndex::count_out(Holder& holder, std::uint64_t hash) {
-  RangeDigest& range = (*holder.ranges)[hash >> 56];
-  range.hashes ^= hash;
-  range.count--;
-  holder.count--;
-}
-
 // Inside: removing
+
+// Blocks that were stored in one go lie beside each other, whichever end is named first. The end of
+// a chain goes first: what goes before its child is torn until that goes, too.
+std::size_t PrefixIndex::remove_run(std::uint32_t holder, std::span<const std::uint64_t> run) {
+  for (const std::uint64_t hash : run) table_.ask(hash);
+  numbers_.clear();
+  std::uint32_t near = kNone;
+  std::uint32_t step = ~std::uint32_t{0};  // one back
+  for (const std::uint64_t hash : run) {
+    std::uint32_t number = near == kNone ? kNone : table_.at(near + step, hash);
+    if (number == kNone) number = table_.find(hash);
+    if (number - near == 1 || near - number == 1) step = number - near;
+    if (number != kNone) near = number;
+    numbers_.push_back(number);
+  }
+  const bool forward =
+      run.size() > 1 && numbers_[1] != kNone && table_[numbers_[1]].parent == numbers_[0];
+  if (forward) std::reverse(numbers_.begin(), numbers_.end());
+  std::size_t held = 0;
+  for (const std::uint32_t number : numbers_) {
+    held += number != kNone && remove_entry(holder, number);
+  }
+  return held;
+}
 
 bool PrefixIndex::remove_one(std::uint32_t holder, std::uint64_t hash) {
   const std::uint32_t number = table_.find(hash);
-  if (number == kNone || !holds(number, holder)) return false;
+  return number != kNone && remove_entry(holder, number);
+}
+
+bool PrefixIndex::remove_entry(std::uint32_t holder, std::uint32_t number) {
+  if (table_[number].free() || !holds(number, holder)) return false;
+  const std::uint64_t hash = table_[number].hash();
   take(number, holder);
   if (!table_[number].children.none() &&
       (table_.too_many_children(number) || holds_child(number, holder))) {
@@ -269,7 +255,7 @@ void PrefixIndex::take(std::uint32_t number, std::uint32_t holder) {
   if (smaller == HolderSets::kEmpty) blocks_--;
   sets_.move_entry(entry.set, smaller);
   entry.set = smaller;
-  count_out(holders_[holder], entry.hash());
+  holders_[holder].count--;
   mend_parent(number, holder);
 }
 
@@ -308,10 +294,7 @@ std::size_t PrefixIndex::bytes() const {
   std::size_t bytes = table_.memory_bytes() + sets_.memory_bytes() + others_bytes_ +
                       touched_.capacity() * sizeof(std::uint64_t) +
                       memo_.capacity() * sizeof(std::uint64_t);
-  for (const Holder& holder : holders_) {
-    bytes += sizeof(Holder) + holder.torn.memory_bytes() +
-             (holder.ranges == nullptr ? 0 : sizeof *holder.ranges);
-  }
+  for (const Holder& holder : holders_) bytes += sizeof(Holder) + holder.torn.memory_bytes();
   return bytes;
 }
 

@@ -11,7 +11,6 @@
 #pragma once
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <span>
 #include <stdexcept>
@@ -25,14 +24,7 @@ namespace moonpool {
 
 inline constexpr std::uint32_t kSlots = 8;
 inline constexpr std::uint32_t kDevice = 0, kHost = 1, kDisk = 2;  // the rest are guesses
-inline constexpr std::size_t kDigestRanges = 256;
 inline constexpr std::uint32_t kPlacesMax = 1 << 16;
-
-// What a holder has, in one range of hashes (the first byte): to be compared with its own account.
-struct RangeDigest {
-  std::uint64_t hashes = 0;  // exclusive or
-  std::uint64_t count = 0;
-};
 
 struct IndexCounts {
   std::uint64_t blocks;   // different ones that somebody holds
@@ -52,7 +44,8 @@ class PrefixIndex {
   // it is a first block). Throws std::invalid_argument on a place or slot out of range.
   void store(std::uint32_t place, std::uint32_t slot, std::span<const std::uint64_t> hashes,
              std::uint64_t parent);
-  // No longer; what it does not hold is passed over. How many it held.
+  // No longer; what it does not hold is passed over. How many it held. Quickest from a chain's end
+  // or from its start on, in the order of the chain.
   std::size_t remove(std::uint32_t place, std::uint32_t slot,
                      std::span<const std::uint64_t> hashes);
   void drop(std::uint32_t place, std::uint32_t slot);
@@ -67,10 +60,6 @@ class PrefixIndex {
   std::vector<std::pair<std::uint32_t, std::int64_t>> holders(std::span<const std::uint64_t> chain);
 
   std::uint64_t held(std::uint32_t place, std::uint32_t slot) const;
-  std::array<RangeDigest, kDigestRanges> digest(std::uint32_t place, std::uint32_t slot) const;
-  // Hashes held in ranges whose bit is set, in no order: to be removed before a repair.
-  std::vector<std::uint64_t> held_in(std::uint32_t place, std::uint32_t slot,
-                                     std::span<const std::uint8_t> ranges) const;
   IndexCounts counts() const;
   std::size_t memory_bytes() const;
 
@@ -83,7 +72,6 @@ class PrefixIndex {
     std::uint32_t place = 0;
     std::uint32_t slot = 0;
     std::uint64_t count = 0;
-    std::unique_ptr<std::array<RangeDigest, kDigestRanges>> ranges;
     FlatMap<char> torn;  // hashes of blocks it lacks and has a child of
   };
 
@@ -93,14 +81,14 @@ class PrefixIndex {
   void store_run(std::uint32_t holder, std::span<const std::uint64_t> hashes, std::uint64_t parent);
   bool store_blocks(std::uint32_t holder, std::span<const std::uint64_t> run);
   bool descends(std::uint32_t number, std::uint32_t ancestor) const;
+  std::size_t remove_run(std::uint32_t holder, std::span<const std::uint64_t> run);
   bool remove_one(std::uint32_t holder, std::uint64_t hash);
+  bool remove_entry(std::uint32_t holder, std::uint32_t number);
   // The place says that it lost a block: what was guessed of it before counts no more.
   void remove_guess(std::uint32_t place, std::uint64_t hash);
   std::uint32_t entry_for(std::uint64_t hash);
   void give(std::uint32_t number, std::uint32_t holder);
   void take(std::uint32_t number, std::uint32_t holder);
-  void count_in(Holder& holder, std::uint64_t hash);
-  void count_out(Holder& holder, std::uint64_t hash);
   void mend_parent(std::uint32_t number, std::uint32_t holder);
   bool holds_child(std::uint32_t number, std::uint32_t holder) const;
   void free_unheld(std::uint32_t number);
@@ -123,7 +111,7 @@ class PrefixIndex {
   std::vector<Holder> holders_;
   std::vector<std::array<std::uint32_t, kSlots>> places_;  // holder of each slot, or kNone
   std::vector<std::uint64_t> touched_;  // a bit an entry, for the eviction's hand
-  std::vector<std::uint32_t> numbers_;  // entries of the run stored last
+  std::vector<std::uint32_t> numbers_;  // entries of the run stored, or looked for, last
   std::uint64_t blocks_ = 0;
   std::uint64_t evicted_ = 0;
   std::uint32_t pinned_ = kNone;  // an entry that must not go, though nothing may hold it yet

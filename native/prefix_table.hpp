@@ -109,16 +109,18 @@ class PrefixTable {
   std::uint32_t find(std::uint64_t hash) const {
     return by_hash_.find(hash, [&](std::uint32_t n) { return (*this)[n].hash() == hash; });
   }
+  // `number` if that is the entry of the hash, else kNone: entries stored in one go have numbers
+  // that follow each other.
+  std::uint32_t at(std::uint64_t number, std::uint64_t hash) const {
+    if (number >= high_) return kNone;
+    const auto guess = static_cast<std::uint32_t>(number);
+    return (*this)[guess].hash() == hash && !(*this)[guess].free() ? guess : kNone;
+  }
   // As find; an entry whose neighbour is `near` in the chain, `steps` further, is found at once
   // when they were stored in one go.
   std::uint32_t find_near(std::uint64_t hash, std::uint32_t near, std::uint64_t steps) const {
-    const std::uint64_t guess = near + steps;
-    if (near != kNone && guess < high_ &&
-        (*this)[static_cast<std::uint32_t>(guess)].hash() == hash &&
-        !(*this)[static_cast<std::uint32_t>(guess)].free()) {
-      return static_cast<std::uint32_t>(guess);
-    }
-    return find(hash);
+    const std::uint32_t found = near == kNone ? kNone : at(near + steps, hash);
+    return found == kNone ? find(hash) : found;
   }
   std::uint32_t find_engine(std::uint64_t key) const {
     return by_engine_.find(key, [&](std::uint32_t n) { return (*this)[n].engine() == key; });

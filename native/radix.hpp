@@ -14,6 +14,7 @@
 #include "flat_index.hpp"
 #include "radix_events.hpp"
 #include "radix_node.hpp"
+#include "range_digest.hpp"
 
 namespace moonpool {
 
@@ -70,7 +71,10 @@ class RadixTree {
 
   RadixEvents& events() { return events_; }
   // Every cached run, parents first, as "stored" records: what a follower needs that lost count.
-  std::vector<RadixEvents::Record> report() const;
+  // With `only` the pages whose hashes are in these ranges.
+  std::vector<RadixEvents::Record> report(const RangeMarks* only = nullptr) const;
+  // Of all cached pages, by their routing hashes.
+  RangeDigests digest() const;
   RadixJournal& journal() { return journal_; }
 
   // Walks everything; the first thing that does not hold, or nothing. `pages` gets every cached
@@ -118,7 +122,12 @@ class RadixTree {
   void add_tail(std::uint32_t node);
   void remove_tail(std::uint32_t node);
   void shrink(std::uint32_t node, std::size_t count, std::vector<std::int32_t>& out, bool chosen);
-  RadixEvents::Record stored(std::uint32_t node, std::size_t from) const;
+  RadixEvents::Record stored(std::uint32_t node, std::size_t from) const {
+    return stored(node, from, nodes_[node].hashes.size());
+  }
+  RadixEvents::Record stored(std::uint32_t node, std::size_t from, std::size_t to) const;
+  void report_ranges(std::uint32_t node, const RangeMarks& only,
+                     std::vector<RadixEvents::Record>& out) const;
   std::string check_node(std::uint32_t id) const;
 
   bool before(std::uint32_t a, std::uint32_t b) const;

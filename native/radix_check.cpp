@@ -4,27 +4,53 @@
 
 namespace moonpool {
 
-// The pages of a node from its `from`-th on.
-RadixEvents::Record RadixTree::stored(std::uint32_t id, std::size_t from) const {
+// Pages [from, to) of a node.
+RadixEvents::Record RadixTree::stored(std::uint32_t id, std::size_t from, std::size_t to) const {
   const RadixNode& node = nodes_[id];
   const std::uint64_t parent = from > 0 ? node.hashes[from - 1] : nodes_[node.parent].last_hash();
-  const auto tokens = node.tokens.begin() + static_cast<std::ptrdiff_t>(from * page_size_);
+  const auto tokens = node.tokens.begin();
+  const auto hashes = node.hashes.begin();
+  const auto first = static_cast<std::ptrdiff_t>(from), last = static_cast<std::ptrdiff_t>(to);
+  const auto page = static_cast<std::ptrdiff_t>(page_size_);
   return {RadixEvent::kStored,
           node.start + from == 0,
           nodes_[node.root].space,
           parent,
-          {node.hashes.begin() + static_cast<std::ptrdiff_t>(from), node.hashes.end()},
-          {tokens, node.tokens.end()}};
+          {hashes + first, hashes + last},
+          {tokens + first * page, tokens + last * page}};
 }
 
-std::vector<RadixEvents::Record> RadixTree::report() const {
+void RadixTree::report_ranges(std::uint32_t id, const RangeMarks& only,
+                              std::vector<RadixEvents::Record>& out) const {
+  const auto& hashes = nodes_[id].hashes;
+  const auto wanted = [&](std::size_t i) { return only[range_of(hashes[i])] != 0; };
+  for (std::size_t from = 0, to = 0; from < hashes.size(); from = to + 1) {
+    for (to = from; to < hashes.size() && wanted(to);) to++;
+    if (to > from) out.push_back(stored(id, from, to));
+  }
+}
+
+RangeDigests RadixTree::digest() const {
+  RangeDigests found;
+  for (const RadixNode& node : nodes_) {
+    if (node.root == kNone) continue;
+    for (const std::uint64_t hash : node.hashes) add_name(found, hash);
+  }
+  return found;
+}
+
+std::vector<RadixEvents::Record> RadixTree::report(const RangeMarks* only) const {
   std::vector<RadixEvents::Record> out;
   std::vector<std::uint32_t> open;
   for (const auto& [space, root] : roots_) open.push_back(root);
   while (!open.empty()) {
     const std::uint32_t id = open.back();
     open.pop_back();
-    if (nodes_[id].parent != kNone) out.push_back(stored(id, 0));
+    if (only != nullptr) {
+      report_ranges(id, *only, out);
+    } else if (nodes_[id].parent != kNone) {
+      out.push_back(stored(id, 0));
+    }
     for (std::uint32_t child = nodes_[id].first_child; child != kNone; child = nodes_[child].next) {
       open.push_back(child);
     }

@@ -2,6 +2,7 @@
 #include "prefix_index.hpp"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 
@@ -29,7 +30,6 @@ using Hashes = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::d
 using Places = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Tokens = nb::ndarray<const std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Weights = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Ranges = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Depths = nb::ndarray<nb::numpy, std::int64_t>;
 
 constexpr std::size_t kShort = 256;  // blocks
@@ -73,8 +73,9 @@ struct Index {
     return index.remove(place, slot, run);
   }
 
-  void drop(std::uint32_t place) {
+  void drop(std::uint32_t place, std::optional<std::uint32_t> slot) {
     nb::gil_scoped_release released;
+    if (slot) return index.drop(place, *slot);
     index.drop_place(place);
     feed.forget(place);
   }
@@ -151,46 +152,24 @@ struct Index {
              std::uint32_t block_size) {
     const BytesArg bytes(message, "message");
     const ColumnArg<std::uint32_t> of_ranks(places, "places");
-    std::vector<DigestEvent> digests;
+    std::vector<Account> accounts;
     EventCounts counts;
     {
       nb::gil_scoped_release released;
       const std::lock_guard one(reading);
-      counts = reader.apply(bytes, {of_ranks, model_seed, block_size}, digests);
+      counts = reader.apply(bytes, {of_ranks, model_seed, block_size}, accounts);
     }
     nb::list found;
-    for (const DigestEvent& digest : digests) {
-      auto [each, hashes] = columns_of(digest.ranges);
-      found.append(nb::make_tuple(digest.place, digest.slot, each, hashes));
+    for (const Account& account : accounts) {
+      auto differ = std::make_unique<std::uint8_t[]>(kDigestRanges);
+      std::copy(account.differ.begin(), account.differ.end(), differ.get());
+      found.append(
+          nb::make_tuple(account.place, account.slot, owned(std::move(differ), kDigestRanges, 0)));
     }
     return nb::make_tuple(counts.events, counts.stored, counts.removed, counts.unknown,
                           counts.orphaned, counts.cleared, counts.ignored, counts.malformed,
-                          counts.mismatched, counts.block_size, counts.groups, found);
-  }
-
-  template <class Digests>
-  static std::tuple<nb::ndarray<nb::numpy, std::uint64_t>, nb::ndarray<nb::numpy, std::uint64_t>>
-  columns_of(const Digests& ranges) {
-    auto each = std::make_unique<std::uint64_t[]>(kDigestRanges);
-    auto hashes = std::make_unique<std::uint64_t[]>(kDigestRanges);
-    for (std::size_t i = 0; i < kDigestRanges; i++) {
-      each[i] = ranges[i].count;
-      hashes[i] = ranges[i].hashes;
-    }
-    return {owned(std::move(each), kDigestRanges, 0), owned(std::move(hashes), kDigestRanges, 0)};
-  }
-
-  auto digest(std::uint32_t place, std::uint32_t slot) const {
-    return columns_of(index.digest(place, slot));
-  }
-
-  auto held_in(std::uint32_t place, std::uint32_t slot, const Ranges& ranges) const {
-    if (ranges.size() != kDigestRanges)
-      throw std::invalid_argument("a byte for each of 256 ranges");
-    const std::vector<std::uint64_t> found = index.held_in(place, slot, span_of(ranges));
-    auto hashes = std::make_unique<std::uint64_t[]>(found.size());
-    std::copy(found.begin(), found.end(), hashes.get());
-    return owned(std::move(hashes), found.size(), 0);
+                          counts.mismatched, counts.block_size, counts.groups, counts.renewals,
+                          counts.renewed, found);
   }
 
   nb::dict stat() const {
@@ -218,7 +197,7 @@ void bind_prefix_index(nb::module_& m) {
       .def("__len__", [](const Index& self) { return self.index.counts().blocks; })
       .def("store", &Index::store, "place"_a, "slot"_a, "hashes"_a, "parent"_a = 0)
       .def("remove", &Index::remove, "place"_a, "slot"_a, "hashes"_a)
-      .def("drop", &Index::drop, "place"_a)
+      .def("drop", &Index::drop, "place"_a, "slot"_a = nb::none())
       .def(
           "drop_slot", [](Index& self, std::uint32_t slot) { self.index.drop_slot(slot); },
           "slot"_a)
@@ -233,8 +212,6 @@ void bind_prefix_index(nb::module_& m) {
             return self.index.held(place, slot);
           },
           "place"_a, "slot"_a)
-      .def("digest", &Index::digest, "place"_a, "slot"_a)
-      .def("held_in", &Index::held_in, "place"_a, "slot"_a, nb::arg("ranges").noconvert())
       .def("stat", &Index::stat);
   m.def(
       "prefix_seed",

@@ -7,6 +7,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -177,7 +178,26 @@ void bind_radix(nb::module_& m) {
              const bool lost = self.tree->events().lost();
              return std::tuple(lost, self.records(self.tree->events().take()));
            })
-      .def("report", [](const Tree& self) { return self.records(self.tree->report()); })
+      .def(
+          "report",
+          [](const Tree& self, std::optional<nb::bytes> ranges) {
+            if (!ranges) return self.records(self.tree->report());
+            RangeMarks only;
+            if (!read_marks(view(*ranges), only)) throw std::invalid_argument("ranges: 32 bytes");
+            return self.records(self.tree->report(&only));
+          },
+          "ranges"_a = nb::none())
+      .def("digest",
+           [](const Tree& self) {
+             const RangeDigests found = self.tree->digest();
+             std::array<std::uint64_t, kDigestRanges> counts, names;
+             for (std::size_t i = 0; i < kDigestRanges; i++) {
+               counts[i] = found[i].count;
+               names[i] = found[i].names;
+             }
+             return std::tuple(nb::bytes(counts.data(), sizeof counts),
+                               nb::bytes(names.data(), sizeof names));
+           })
       .def("check",
            [](const Tree& self) {
              std::vector<std::int32_t> pages;

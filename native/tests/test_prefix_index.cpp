@@ -209,12 +209,45 @@ TEST(what_had_no_room_got_no_name) {
   CHECK_EQ(index.counts().blocks, 0);
 }
 
+TEST(an_account_is_by_the_workers_own_names) {
+  PrefixIndex index(1 << 24);
+  EngineFeed feed(index);
+  const std::uint64_t domain = 0x5a00000000000007;
+  std::vector<std::uint64_t> keys, others, contents;
+  for (std::uint64_t i = 0; i < 500; i++) {
+    keys.push_back(mix64(i + 1) ^ domain);
+    others.push_back(mix64(i + 900) ^ domain);
+    contents.push_back(mix64(i + 7000));
+  }
+  feed.store(1, 0, {keys, contents, 0, 77});
+  feed.store(2, 0, {others, contents, 0, 77});  // the same blocks under names of its own
+  for (std::uint32_t place : {1, 2}) {
+    RangeDigests told;
+    for (const std::uint64_t key : place == 1 ? keys : others) add_name(told, key ^ domain);
+    CHECK(feed.digest(place, 0, domain) == told);
+    CHECK(feed.digest(place, 1, domain) == RangeDigests{});
+  }
+  RangeMarks some{};
+  some[range_of(others[3] ^ domain)] = 1;
+  std::vector<std::uint64_t> gone, kept;
+  for (const std::uint64_t key : others) {
+    (some[range_of(key ^ domain)] != 0 ? gone : kept).push_back(key);
+  }
+  CHECK_EQ(feed.remove_ranges(2, 0, domain, some), gone.size());
+  RangeDigests left;
+  for (const std::uint64_t key : kept) add_name(left, key ^ domain);
+  CHECK(feed.digest(2, 0, domain) == left);
+  CHECK_EQ(feed.remove(2, 0, gone), 0);
+  CHECK_EQ(index.held(1, 0), keys.size());
+  CHECK_EQ(feed.aliases(), kept.size());
+}
+
 TEST(garbage_is_no_message_and_harms_nothing) {
   PrefixIndex index(1 << 24);
   EngineFeed feed(index);
   EventReader reader(index, feed);
   const std::uint32_t places[1] = {1};
-  std::vector<DigestEvent> digests;
+  std::vector<Account> accounts;
   std::uint64_t random = 5;
   int refused = 0;
   for (int i = 0; i < 20000; i++) {
@@ -225,7 +258,7 @@ TEST(garbage_is_no_message_and_harms_nothing) {
       if (random % 3 == 0 || k > 14) message[k] = static_cast<char>(random >> 8);
     }
     try {
-      reader.apply(message, {places, 9, 16}, digests);
+      reader.apply(message, {places, 9, 16}, accounts);
     } catch (const BadMessage&) {
       refused++;
     }

@@ -940,8 +940,13 @@ class RadixTree:
         """Whether some were lost, and (kind, starts a chain, namespace, parent, hashes, tokens) of
         each since; kinds: 0 stored, 1 removed, 2 cleared."""
     def report(
-        self,
-    ) -> list[tuple[int, bool, bytes, int, npt.NDArray[np.uint64], npt.NDArray[np.uint32]]]: ...
+        self, ranges: bytes | None = None
+    ) -> list[tuple[int, bool, bytes, int, npt.NDArray[np.uint64], npt.NDArray[np.uint32]]]:
+        """Every cached run, parents first; with `ranges` (32 bytes, a bit for each first byte of a
+        hash) those pages only."""
+    def digest(self) -> tuple[bytes, bytes]:
+        """By first byte of their hashes: how many pages, and the exclusive or of their hashes;
+        256 little-endian u64 each."""
     def check(self) -> tuple[str, npt.NDArray[np.int32]]:
         """The first invariant that does not hold, or "", and every cached page."""
     @property
@@ -970,7 +975,7 @@ class PrefixIndex:
         self, place: int, slot: int, hashes: npt.NDArray[np.uint64], parent: int = 0
     ) -> None: ...
     def remove(self, place: int, slot: int, hashes: npt.NDArray[np.uint64]) -> int: ...
-    def drop(self, place: int) -> None: ...
+    def drop(self, place: int, slot: int | None = None) -> None: ...
     def drop_slot(self, slot: int) -> None: ...
     def find(
         self, hashes: npt.NDArray[np.uint64], places: npt.NDArray[np.int64]
@@ -991,12 +996,6 @@ class PrefixIndex:
     ) -> tuple[Any, ...]:
         """The fields of router.index.Applied. Raises BadMessage."""
     def held(self, place: int, slot: int) -> int: ...
-    def digest(
-        self, place: int, slot: int
-    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]: ...
-    def held_in(
-        self, place: int, slot: int, ranges: npt.NDArray[np.uint8]
-    ) -> npt.NDArray[np.uint64]: ...
     def stat(self) -> dict[str, int]: ...
 
 def prefix_seed(model: str, namespace: str = "", adapter: str = "") -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 
 from moonpool import _core
 from moonpool.cache import (
@@ -17,6 +18,7 @@ from moonpool.cache import (
     RadixCache,
     encode_batch,
 )
+from moonpool.cache.events import RangesCleared
 
 PAGE = 4
 
@@ -166,3 +168,42 @@ def test_a_namespace_is_spelled_in_one_way() -> None:
                 assert Namespace.decoded(namespace.encoded) == namespace
     assert len(spellings) == 36
     assert (Namespace().encoded, Namespace().seed) == (b"", 0)
+
+
+def test_an_account_is_of_all_that_is_held_and_ranges_are_told_anew() -> None:
+    tree = RadixCache(PAGE)
+    cached(tree, range(400))
+    cached(tree, range(200, 600), Namespace(salt="s"))
+    cached(tree, range(40, 80))
+    tree.evict(17)
+    events = tree.snapshot_events()
+    held = [h for event in events if isinstance(event, BlockStored) for h in event.block_hashes]
+    counts, names = np.zeros(256, np.uint64), np.zeros(256, np.uint64)
+    for name in held:
+        counts[name >> 56] += np.uint64(1)
+        names[name >> 56] ^= np.uint64(name)
+    account = tree.digest_event()
+    assert (account.counts, account.digests) == (counts.tobytes(), names.tobytes())
+
+    wanted = {name >> 56 for name in held[::9]}
+    ranges = sum(1 << number for number in wanted).to_bytes(32, "little")
+    cleared, *stored = tree.range_events(ranges)
+    assert cleared == RangesCleared(medium="GPU", ranges=ranges)
+    whole = {parent: tokens for event in events for parent, tokens in blocks_of(event)}
+    found = [block for event in stored for block in blocks_of(event)]
+    assert sorted(name for name, _ in found) == sorted(h for h in held if h >> 56 in wanted)
+    assert all(whole[name] == rest for name, rest in found), "with the right parent and tokens"
+    with pytest.raises(ValueError, match="32 bytes"):
+        tree.range_events(b"")
+
+
+def blocks_of(event: KvEvent) -> list[tuple[int, object]]:
+    """Each block with what stands before it, its tokens and its further keys."""
+    if not isinstance(event, BlockStored):
+        return []
+    before = [event.parent_block_hash, *event.block_hashes]
+    extra = event.extra_keys or [None] * len(event.block_hashes)
+    return [
+        (name, (before[i], event.token_ids[i * PAGE : (i + 1) * PAGE], extra[i]))
+        for i, name in enumerate(event.block_hashes)
+    ]

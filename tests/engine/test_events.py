@@ -13,7 +13,14 @@ import msgspec
 import pytest
 import zmq
 
-from moonpool.cache.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
+from moonpool.cache.events import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    CacheDigest,
+    EventBatch,
+    RangesCleared,
+)
 from moonpool.core.errors import BadConfig, MissingExtra
 from moonpool.engine import Engine
 from tests.engine.steps import BLOCK, config_of, greedy, prompt_of
@@ -169,3 +176,34 @@ def test_without_zeromq_the_extra_is_named(tiny: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "zmq", None)
     with pytest.raises(MissingExtra, match=r"publishing KV events.*moonpool\[engine\]"):
         Engine.load(tiny, config_of(events=True))
+
+
+async def test_an_account_is_told_once_and_ranges_are_kept(
+    engine: Engine, follower: Follower
+) -> None:
+    await ask(engine, 110, 0)
+    held = held_after(await settled(engine, follower))
+    account: object = None
+    for _ in range(100):  # the subscription takes a moment to arrive, and what was stored may too
+        follower.asker.send_multipart([b"", b"digest"])
+        assert follower.asker.recv_multipart() == [b"", b"", b"\xff" * 8, b"accounts"]
+        while follower.sub.poll(50) and not isinstance(account, CacheDigest):
+            account = follower.live()[1].events[-1]
+        if isinstance(account, CacheDigest):
+            break
+    assert isinstance(account, CacheDigest)
+    assert sum(memoryview(account.counts).cast("Q")) == len(held)
+    every = b"\xff" * 32
+    follower.asker.send_multipart([b"", b"ranges" + every])
+    assert follower.asker.recv_multipart()[-1] == b"accounts"
+    cleared = RangesCleared(medium="GPU", ranges=every)
+    told: list[object] = []
+    async with asyncio.timeout(WAIT_MS / 1000):
+        while cleared not in told:
+            told = [event for _, batch in follower.replay(0) for event in batch.events]
+            await asyncio.sleep(0.01)
+    again = [e for e in told[told.index(cleared) :] if isinstance(e, BlockStored)]
+    assert {name for event in again for name in event.block_hashes} == held
+    assert not any(isinstance(event, CacheDigest) for event in told), "it costs who reads it"
+    follower.asker.send_multipart([b"", b"nonsense"])  # answered by nobody, and harmless
+    assert follower.replay(10_000) == []

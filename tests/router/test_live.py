@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from functools import partial
 from pathlib import Path
 
 import pytest
-from bench.router_live import BLOCK, SESSIONS, converse, engine, one_turn, routed, sessions
+from bench.router_live import (
+    BLOCK,
+    SESSIONS,
+    EngineProcess,
+    converse,
+    engine,
+    one_turn,
+    routed,
+    sessions,
+)
 
+from moonpool.router.http.fetch import fetch
+from moonpool.router.service.server import RouterServer
 from tests.engine.tiny import CONFIG, write_model
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
@@ -52,6 +65,19 @@ async def test_hits_are_as_predicted_and_a_killed_engine_loses_nothing(tmp_path:
             assert all(s.turns for s in fresh) and len(begun) < len(fresh)
 
 
+async def heard_all(fleet: list[EngineProcess], router: RouterServer) -> None:
+    """Wait until the router knows what the engines have published by now: on a busy machine an
+    answer can be over before the events of its first step have arrived."""
+    async with asyncio.timeout(60):
+        for one in fleet:
+            page = (await fetch(f"{one.url}/metrics", timeout_s=30)).body.decode()
+            found = re.search(r"event_messages(?:_total)? (\d+)", page)
+            assert found is not None, page
+            [subscriber] = router.followed.subscribers(one.url.removeprefix("http://"))
+            while subscriber.feed.expected < int(found[1]):
+                await asyncio.sleep(0.005)
+
+
 async def test_what_engines_evict_is_no_hit_predicted(tmp_path: Path) -> None:
     """Each cache holds half of the sessions; alone, one engine must evict all the time, and its
     events are all that tells the router so. One client: two take each other's blocks between a
@@ -60,13 +86,20 @@ async def test_what_engines_evict_is_no_hit_predicted(tmp_path: Path) -> None:
     kv_bytes = SESSIONS // 2 * SESSION_PAGES * BLOCK * TOKEN_BYTES
     async with engine(model, kv_bytes) as a, engine(model, kv_bytes) as b:
         for fleet in ([a, b], [a]):
-            async with routed(fleet) as router:
-                found = await converse([router.url], VOCABULARY, seed=len(fleet), clients=1)
+            async with routed(fleet, digest_ms=100) as router:
+                heard = partial(heard_all, fleet, router)
+                found = await converse(
+                    [router.url], VOCABULARY, seed=len(fleet), clients=1, before=heard
+                )
                 turns = [turn for session in found for turn in session.turns]
                 assert all(turn.whole for turn in turns)
                 actual = sum(turn.cached_tokens for turn in turns)
                 predicted = router.desk.counters.hits_predicted_tokens
                 assert actual > 0 and abs(predicted - actual) <= 0.02 * actual
                 assert not any(m.problems for m in router.desk.brain.fleet.members.values())
+                for worker in router.desk.seats:
+                    [subscriber] = router.followed.subscribers(worker)
+                    accounts = subscriber.accounts
+                    assert accounts.compared > 0 and accounts.drifted == 0, "events told it all"
         asked = sum(turn.prompt_tokens for session in found for turn in session.turns[1:])
         assert actual < 0.5 * asked, "the one engine evicted too little for this to show anything"

@@ -14,7 +14,15 @@ import pytest
 
 from moonpool.cache import CacheManager, PageAllocator, encode_batch
 from moonpool.core.errors import BadInput
-from moonpool.router import Brain, RouteRequest, Worker, prefix_hashes, prefix_seed
+from moonpool.router import (
+    Brain,
+    BrainConfig,
+    RouteRequest,
+    Stored,
+    Worker,
+    prefix_hashes,
+    prefix_seed,
+)
 from moonpool.router.index import Applied
 
 TOKENS = np.arange(4, 164, dtype=np.uint32)
@@ -161,6 +169,7 @@ def test_ranks_have_caches_of_their_own() -> None:
         [],
         7,
         {"type": "CacheDigest", "medium": "GPU", "counts": b"", "digests": b""},
+        {"type": "RangesCleared", "medium": "GPU", "ranges": b"abc"},
     ],
 )
 def test_an_event_that_does_not_fit_is_counted_and_the_next_one_applied(event: object) -> None:
@@ -178,25 +187,62 @@ def test_what_is_no_message_is_refused(message: bytes) -> None:
         brain_with().apply_message("w", message)
 
 
-def test_a_workers_own_account_repairs_what_drifted() -> None:
+def account_of(keys: list[int]) -> dict[str, object]:
+    counts, names = np.zeros(256, np.uint64), np.zeros(256, np.uint64)
+    for key in keys:
+        counts[key >> 56] += np.uint64(1)
+        names[key >> 56] ^= np.uint64(key)
+    told = {"counts": counts.tobytes(), "digests": names.tobytes()}
+    return {"type": "CacheDigest", "medium": "GPU", **told}
+
+
+def differing(brain: Brain, keys: list[int]) -> list[int]:
+    [(_, _, differ)] = send(brain, account_of(keys)).accounts
+    return [int(number) for number in np.flatnonzero(differ)]
+
+
+WIDE = [key * 0x0123_4567_89AB_CDEF & 2**64 - 1 for key in KEYS]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_workers_own_account_tells_what_drifted(shared: bool) -> None:
+    """Also where another worker named the same blocks first, so that these names are its own."""
     brain = brain_with()
-    send(brain, as_map())
-    place = brain.fleet.members["w"].places[0]
-    counts, hashes = (column.copy() for column in brain.index.digest(place, 0))
-    account = {"type": "CacheDigest", "medium": "GPU"}
+    if shared:
+        brain.add_worker(Worker(id="other", model="m", block_size=16))
+        brain.apply_message("other", msgspec.msgpack.encode([1.0, [as_map()], 0]))
+    send(brain, as_map(block_hashes=WIDE))
+    assert differing(brain, WIDE) == []
+    assert differing(brain, WIDE[:-1]) == [WIDE[-1] >> 56]  # it lost one and did not say so
+    assert differing(brain, [*WIDE, 77]) == [0]  # it has one more
+    assert brain.fleet.members["w"].drifted
+    assert differing(brain, WIDE) == [] and not brain.fleet.members["w"].drifted
 
-    def tell() -> None:
-        send(brain, account | {"counts": counts.tobytes(), "digests": hashes.tobytes()})
 
-    tell()
-    assert brain.intake.repaired_blocks == 0
-    range_held = int(np.flatnonzero(counts)[0])
-    lost = int(counts[range_held])
-    counts[range_held] = hashes[range_held] = 0  # the worker dropped these, its event was lost
-    tell()
-    assert brain.intake.repaired_blocks == lost
-    assert brain.index.held(place, 0) == 10 - lost
-    assert brain.fleet.members["w"].drifted[place, 0][range_held]
+def test_ranges_told_anew_replace_what_was_known_of_them() -> None:
+    brain = brain_with()
+    send(brain, as_map(block_hashes=WIDE))
+    last = WIDE[-1] >> 56
+    ranges = (1 << last).to_bytes(32, "little")
+    applied = send(brain, {"type": "RangesCleared", "medium": "GPU", "ranges": ranges})
+    gone = [key for key in WIDE if key >> 56 == last]
+    assert (applied.renewed_ranges, applied.renewed) == (1, len(gone))
+    kept = [key for key in WIDE if key >> 56 != last]
+    assert differing(brain, kept) == []
+    send(brain, as_map(block_hashes=WIDE))
+    assert differing(brain, WIDE) == [] and held(brain) == 160
+    assert brain.intake.renewed_blocks == len(gone)
+
+
+def test_an_account_counts_for_nothing_where_the_index_had_no_room() -> None:
+    brain = Brain(BrainConfig(index_bytes_max=1 << 20))
+    brain.add_worker(Worker(id="w", model="m", block_size=16))
+    send(brain, as_map(block_hashes=WIDE))
+    for tag in range(100):
+        brain.intake.apply_pool([Stored(prefix_hashes([tag] * 16 * 999, 16).tolist())])
+    assert brain.index.stat()["evicted"] > 0
+    assert send(brain, account_of(WIDE)).accounts == []
+    assert len(send(brain, account_of(WIDE)).accounts) == 1, "nothing was evicted meanwhile"
 
 
 def test_moonpools_own_form_carries_own_hashes() -> None:

@@ -47,7 +47,24 @@ class AllBlocksCleared(msgspec.Struct, frozen=True, tag="AllBlocksCleared"):
     """Nothing of what was told before is held any more."""
 
 
-KvEvent = BlockStored | BlockRemoved | AllBlocksCleared
+class CacheDigest(msgspec.Struct, frozen=True, kw_only=True, tag="CacheDigest"):
+    """An account of all that is held, for a follower that asked; by first byte of the block hashes:
+    how many, and their exclusive or. 256 little-endian u64 each."""
+
+    medium: str
+    counts: bytes
+    digests: bytes
+
+
+class RangesCleared(msgspec.Struct, frozen=True, kw_only=True, tag="RangesCleared"):
+    """Nothing of what was told before of these ranges (32 bytes, a bit for each first byte of a
+    hash, the lowest first) is held any more; what is held of them follows as BlockStored."""
+
+    medium: str
+    ranges: bytes
+
+
+KvEvent = BlockStored | BlockRemoved | AllBlocksCleared | CacheDigest | RangesCleared
 
 
 class EventBatch(msgspec.Struct, frozen=True, array_like=True):

@@ -14,7 +14,14 @@ import numpy as np
 
 from moonpool import _core
 from moonpool.cache.base import I32, U64, as_tokens, checked_page_size
-from moonpool.cache.events import MEDIUM_DEFAULT, AllBlocksCleared, KvEvent, told
+from moonpool.cache.events import (
+    MEDIUM_DEFAULT,
+    AllBlocksCleared,
+    CacheDigest,
+    KvEvent,
+    RangesCleared,
+    told,
+)
 from moonpool.cache.namespace import PLAIN, Namespace
 from moonpool.core.errors import BadInput, LeaseReleased
 from moonpool.pool.eviction import EvictionPolicy, policy_named
@@ -207,6 +214,18 @@ class RadixCache:
         """What a new follower needs: AllBlocksCleared and the whole tree, parents first."""
         records = self._tree.report()
         return [AllBlocksCleared(), *told(records, self.page_size, self._medium)]
+
+    def range_events(self, ranges: bytes) -> list[KvEvent]:
+        """What a follower needs whose account of these ranges (32 bytes, a bit for each first byte
+        of a hash) differs: RangesCleared, and what is held of them."""
+        records = self._tree.report(ranges)
+        cleared = RangesCleared(medium=self._medium, ranges=ranges)
+        return [cleared, *told(records, self.page_size, self._medium)]
+
+    def digest_event(self) -> CacheDigest:
+        """An account of all that is held; a few nanoseconds a page."""
+        counts, digests = self._tree.digest()
+        return CacheDigest(medium=self._medium, counts=counts, digests=digests)
 
     def check(self) -> I32:
         """Walks everything; every cached page. Raises AssertionError with what does not hold."""

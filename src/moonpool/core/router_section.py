@@ -103,6 +103,14 @@ class RouterConfig(Section, frozen=True, kw_only=True):
         int,
         setting("Requests a worker gets at once; 0: no limit.", minimum=0, maximum=2**31 - 1),
     ] = 0
+    digest_ms: Annotated[
+        int,
+        _ms(
+            "Time between two comparisons of what a worker says it holds with what its events said;"
+            " 0: never. For workers that keep such an account, `moonpool engine` does.",
+            minimum=0,
+        ),
+    ] = 60_000
     retries: Annotated[
         int,
         setting("Other workers tried before the first byte of an answer.", minimum=0, maximum=100),

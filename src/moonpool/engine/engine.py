@@ -65,6 +65,8 @@ class Engine:
             core.link.wake = self._wake
         if core.disagg is not None:
             core.disagg.wake = self._wake
+        if events is not None:
+            events.on_wish = self._wake
         self._thread = threading.Thread(target=self._serve, name="moonpool-engine", daemon=True)
         self._thread.start()
 
@@ -270,7 +272,7 @@ class Engine:
         return EngineStopped(f"the engine stopped: {self.stopped or 'it was closed'}")
 
     def _wake(self) -> None:
-        """The pool has news; from its threads."""
+        """The pool has news, or a follower of the events asks; from their threads."""
         with self._changed:
             self._woken = True
             self._changed.notify_all()

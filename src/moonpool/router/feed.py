@@ -66,6 +66,11 @@ class Feed:
         """True while a replay is asked for."""
         return self._asked_from is not None
 
+    @property
+    def expected(self) -> int:
+        """Number of the message that comes next, as far as is known."""
+        return self._next or 0
+
     def start(self) -> list[Step]:
         """A new subscription: whatever was published before is asked for."""
         return self._rebase()

@@ -37,8 +37,10 @@ class Member:
     """Requests sent to it since its last event."""
     busy_until: float = 0.0
     """It answered that it is overloaded; the mark ends by itself."""
-    drifted: dict[tuple[int, int], npt.NDArray[np.bool_]] = field(default_factory=dict)
-    """Ranges of hashes, by place and slot, that its own account differed in; to be asked for."""
+    drifted: dict[tuple[int, int], int] = field(default_factory=dict)
+    """How many ranges of names, by place and slot, its last own account differed in."""
+    evicted_before: int = 0
+    """Blocks that the index had no room for, at its last account."""
     problems: dict[str, str] = field(default_factory=dict)
     """What is wrong and what to do, by kind; shown to the operator."""
 

@@ -54,8 +54,13 @@ class Applied(NamedTuple):
     block_size: int
     groups: int
     """Bits of the KV groups that stored something."""
-    digests: list[tuple[int, int, npt.NDArray[np.uint64], npt.NDArray[np.uint64]]]
-    """Accounts of a worker's own: place, slot, counts u64[256], exclusive ors u64[256]."""
+    renewed_ranges: int
+    """Events after which the worker names anew what it holds in some ranges."""
+    renewed: int
+    """Blocks removed for that."""
+    accounts: list[tuple[int, int, npt.NDArray[np.uint8]]]
+    """A worker's own of what it holds: place, slot, and 1 for each of the 256 ranges of names that
+    differ from what is known here."""
 
 
 class PrefixIndex:
@@ -82,6 +87,10 @@ class PrefixIndex:
     def drop(self, place: int) -> None:
         """It holds nothing any more, in any slot."""
         self._core.drop(place)
+
+    def drop_at(self, place: int, slot: int) -> None:
+        """It holds nothing any more in this slot."""
+        self._core.drop(place, slot)
 
     def drop_slot(self, slot: int) -> None:
         """Nobody holds anything in this slot any more."""
@@ -124,16 +133,6 @@ class PrefixIndex:
     def held(self, place: int, slot: int) -> int:
         """Blocks held in one slot."""
         return self._core.held(place, slot)
-
-    def digest(
-        self, place: int, slot: int
-    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Counts and exclusive ors of the hashes held, by their first byte: u64[256] each."""
-        return self._core.digest(place, slot)
-
-    def forget_ranges(self, place: int, slot: int, ranges: npt.NDArray[np.uint8]) -> int:
-        """Remove what is held in ranges marked 1, for the worker to name it anew."""
-        return self._core.remove(place, slot, self._core.held_in(place, slot, ranges))
 
     def stat(self) -> dict[str, int]:
         """Blocks, entries, sets, memory_bytes, evicted, torn, orphans and aliases."""

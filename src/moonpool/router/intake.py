@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 import numpy as np
 
@@ -13,8 +12,6 @@ from moonpool.router.fleet import Fleet, Member
 from moonpool.router.hashing import prefix_seed
 from moonpool.router.index import GUESS_SLOTS, POOL_PLACE, Applied, PrefixIndex
 
-_ALL: Final = np.ones(256, np.uint8)
-
 
 class Intake:
     """Events of all workers. Counts and problems are kept with the member."""
@@ -22,8 +19,8 @@ class Intake:
     def __init__(self, fleet: Fleet, index: PrefixIndex) -> None:
         self._fleet = fleet
         self._index = index
-        self.repaired_blocks = 0
-        """Removed because a worker's own account of a range differed."""
+        self.renewed_blocks = 0
+        """Removed to be told anew, because a worker's own account of their ranges differed."""
 
     def apply(self, worker_id: str, event: Event) -> None:
         """One event in own hashes. Raises BadInput: unknown worker or rank."""
@@ -71,9 +68,8 @@ class Intake:
         known = sum(1 << group for group in member.groups)
         if applied.groups and not (member.grouped and applied.groups | known == known):
             self._fleet.learn_groups(member, applied.groups)
-        for place, slot, counts, hashes in applied.digests:
-            self._compare(member, place, slot, counts, hashes)
-        return applied
+        self.renewed_blocks += applied.renewed
+        return self._compare(member, applied) if applied.accounts else applied
 
     def forget(self, worker_id: str, rank: int = -1) -> None:
         """What was known of its cache is no longer trusted: it restarted, or events were lost."""
@@ -83,26 +79,23 @@ class Intake:
         if not member.events:  # from now on its own word counts, not what was guessed before
             for place in member.places:
                 for slot in GUESS_SLOTS:
-                    self._index.forget_ranges(place, slot, _ALL)
+                    self._index.drop_at(place, slot)
         member.events += 1
         member.silent_decisions = 0
         member.problems.pop("silent", None)
 
-    def _compare(
-        self,
-        member: Member,
-        place: int,
-        slot: int,
-        counts: np.ndarray[tuple[int], np.dtype[np.uint64]],
-        hashes: np.ndarray[tuple[int], np.dtype[np.uint64]],
-    ) -> None:
-        """Ranges that differ are forgotten here and asked for again (`member.drifted`)."""
-        own_counts, own_hashes = self._index.digest(place, slot)
-        differ = (own_counts != counts) | (own_hashes != hashes)
-        if differ.any():
-            self.repaired_blocks += self._index.forget_ranges(place, slot, differ.astype(np.uint8))
-            wanted = member.drifted.get((place, slot))
-            member.drifted[place, slot] = differ if wanted is None else wanted | differ
+    def _compare(self, member: Member, applied: Applied) -> Applied:
+        """What of a worker's accounts counts: none where the index had no room for all it said."""
+        evicted = self._index.stat()["evicted"]
+        if evicted != member.evicted_before:
+            member.evicted_before = evicted
+            return applied._replace(accounts=[])
+        for place, slot, differ in applied.accounts:
+            if differ.any():
+                member.drifted[place, slot] = int(differ.sum())
+            else:
+                member.drifted.pop((place, slot), None)
+        return applied
 
 
 def _place_of_rank(member: Member, rank: int) -> int:

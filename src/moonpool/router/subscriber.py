@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from moonpool.core.errors import BadInput, missing_extra
+from moonpool.router.accounts import REPAIRS_MAX, Accounts
 from moonpool.router.feed import Act, Feed, Step
+from moonpool.router.index import Applied
 
 if TYPE_CHECKING:
     from moonpool.router.brain import Brain
@@ -28,8 +30,10 @@ REPLAY_MESSAGES_MAX: Final = 1_000_000
 class EventSubscriber:
     """Applies what one rank of a worker publishes to the brain, until `close`.
 
-    `endpoint` is its PUB socket ('tcp://host:port'), `replay` its ROUTER socket or empty. Messages
-    that are none are counted in `malformed` and passed over. Raises MissingExtra without pyzmq.
+    `endpoint` is its PUB socket ('tcp://host:port'), `replay` its ROUTER socket or empty. Every
+    `digest_s` seconds (0: never) a publisher that keeps an account of its cache is asked for it.
+    Messages that are none are counted in `malformed` and passed over. Raises MissingExtra without
+    pyzmq.
     """
 
     def __init__(
@@ -42,8 +46,10 @@ class EventSubscriber:
         rank: int = 0,
         topic: str = "",
         on_applied: Callable[[], None] | None = None,
+        digest_s: float = 0.0,
     ) -> None:
         self.feed = Feed(replays=bool(replay))
+        self.accounts = Accounts()
         self.malformed = 0
         self._brain = brain
         self._worker_id = worker_id
@@ -52,10 +58,10 @@ class EventSubscriber:
         self._replay = replay
         self._topic = topic.encode()
         self._on_applied = on_applied
+        self._digest_s = digest_s
         self._zmq = _zmq()
         self._context: Any = None
-        self._task: asyncio.Task[None] | None = None
-        self._replays: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Subscribe, and ask for what was published before. Needs a running loop."""
@@ -65,11 +71,13 @@ class EventSubscriber:
         socket.setsockopt(self._zmq.SUBSCRIBE, self._topic)
         socket.connect(self._endpoint)
         self._run(self.feed.start())
-        self._task = asyncio.create_task(self._follow(socket))
+        self._begin(self._follow(socket))
+        if self._digest_s > 0 and self._replay:
+            self._begin(self._look(self._digest_s))
 
     async def close(self) -> None:
         """Nothing is applied any more."""
-        tasks = [*self._replays, *([] if self._task is None else [self._task])]
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -90,37 +98,77 @@ class EventSubscriber:
                 self._apply(step.message)
             elif step.act is Act.FORGET:
                 self._brain.intake.forget(self._worker_id, self._rank)
+                self.accounts.restarted()
             else:
-                task = asyncio.create_task(self._ask(step.sequence))
-                self._replays.add(task)
-                task.add_done_callback(self._replays.discard)
+                self._begin(self._ask_from(step.sequence))
 
     def _apply(self, message: bytes) -> None:
         try:
-            self._brain.apply_message(self._worker_id, message)
+            applied = self._brain.apply_message(self._worker_id, message)
         except BadInput:
             self.malformed += 1
+        else:
+            if applied.accounts or applied.renewed_ranges:
+                self._account(applied)
         if self._on_applied is not None:
             self._on_applied()
 
-    async def _ask(self, sequence: int) -> None:
+    def _account(self, applied: Applied) -> None:
+        if wish := self.accounts.heard(applied):
+            self._begin(self._wish(wish))
+        problems = self._brain.fleet.member(self._worker_id).problems
+        if self.accounts.gave_up:
+            problems["drift"] = (
+                f"worker {self._worker_id}: its own account of its cache differs from what its"
+                f" events say, also after {REPAIRS_MAX} repairs; hits are predicted wrong for it"
+            )
+        else:
+            problems.pop("drift", None)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _look(self, every_s: float) -> None:
+        """Ask for an account now and then."""
+        while True:
+            await asyncio.sleep(every_s)
+            if wish := self.accounts.due():
+                await self._wish(wish)
+
+    async def _wish(self, wish: bytes) -> None:
+        """Ask for an account or some ranges; it comes in the stream, where there is such a thing.
+
+        Of a publisher that does not answer nothing is concluded.
+        """
+        _, end = await self._ask(wish)
+        if end is not None:
+            self.accounts.answered(end)
+
+    async def _ask_from(self, sequence: int) -> None:
         """Replay from `sequence` on; what did not come by the deadline counts as lost."""
+        found, _ = await self._ask(struct.pack(">Q", sequence))
+        if self.feed.waiting:  # not, when the publisher restarted meanwhile
+            self._run(self.feed.replayed(found))
+
+    async def _ask(self, question: bytes) -> tuple[list[tuple[int, bytes]], bytes | None]:
+        """Messages that came as an answer, and what stood beside its end; None: it did not end."""
         found: list[tuple[int, bytes]] = []
         socket = self._context.socket(self._zmq.DEALER)
         try:
             socket.connect(self._replay)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REPLAY_TIMEOUT_S):
-                    await socket.send_multipart([b"", struct.pack(">Q", sequence)])
+                    await socket.send_multipart([b"", question])
                     while len(found) < REPLAY_MESSAGES_MAX:
                         frames = await socket.recv_multipart()
                         if len(frames) < 2 or frames[-2] == END:
-                            break
+                            return found, frames[-1]
                         found.append((_number(frames[-2]), frames[-1]))
         finally:
             socket.close(linger=0)
-        if self.feed.waiting:  # not, when the publisher restarted meanwhile
-            self._run(self.feed.replayed(found))
+        return found, None
 
 
 def _number(frame: bytes) -> int:

@@ -15,8 +15,9 @@ _NO_ZMQ: Final = "events"
 class Followed:
     """Follows each ready worker that named an endpoint; a data-parallel rank n adds n to ports."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, digest_s: float) -> None:
         self._desk = desk
+        self._digest_s = digest_s
         self._subscribers: dict[str, list[EventSubscriber]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         desk.on_ready.append(self._ready)
@@ -46,6 +47,7 @@ class Followed:
                     _of_rank(seat.spec.events, rank),
                     replay=_of_rank(seat.spec.replay, rank),
                     rank=rank,
+                    digest_s=self._digest_s,
                 )
                 for rank in range(worker.ranks)
             ]

@@ -58,6 +58,7 @@ def _families(desk: Desk, relay: Relay) -> Iterator[Family]:
     counters, seats = desk.counters, list(desk.seats.values())
     loads = [(seat.id, _load(desk, seat)) for seat in seats]
     index = desk.brain.index.stat()
+    renewed = desk.brain.intake.renewed_blocks
     yield _family(
         "requests_total",
         "counter",
@@ -85,6 +86,7 @@ def _families(desk: Desk, relay: Relay) -> Iterator[Family]:
         ("hit_tokens_predicted_total", counters.hits_predicted_tokens, "Predicted for these."),
         ("hit_tokens_actual_total", counters.hits_actual_tokens, "Told by their workers."),
         ("hit_tokens_error_total", counters.hits_error_tokens, "Sum of the differences."),
+        ("renewed_blocks_total", renewed, "Told anew: a worker's account differed."),
     ):
         yield _family(name, "counter", text, [("", {}, value)])
     for name, histogram, text in (

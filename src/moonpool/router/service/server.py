@@ -114,7 +114,7 @@ class RouterServer:
             timeout_s=config.health_timeout_ms / 1000,
             headers=worker_headers,
         )
-        self.followed = Followed(self.desk)
+        self.followed = Followed(self.desk, config.digest_ms / 1000)
         self._followers = [
             Follower(self.desk, parse_source(word), config.discovery_ms / 1000)
             for word in config.discovery.split()
