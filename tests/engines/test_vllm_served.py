@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,11 @@ class Server:
         self.process.wait()
 
     def close(self) -> None:
-        if self.process.poll() is None:
+        """In order where it can: what is killed leaves shared memory behind."""
+        self.process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(30)
+        with suppress(ProcessLookupError):
             self.kill()
         self._log.close()
 
