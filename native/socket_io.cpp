@@ -49,6 +49,9 @@ FdRegistry& registry() {
 // To a peer on this host only what fits the caches is under way at a time: bytes that left them
 // cost both ends a third more CPU time. To other hosts the kernel sizes the buffer by the distance.
 constexpr int kSameHostSendBytes = 208 << 10;
+// There is no path to measure, and no bytes get lost: an algorithm that paces (bbr) would only hold
+// back the rest of an answer until a timer fires. Every kernel has this one, and allows it to all.
+constexpr char kSameHostCongestion[] = "reno";
 
 bool same_host(int fd) {
   sockaddr_storage here{}, there{};
@@ -173,6 +176,7 @@ void set_tcp_options(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
   if (same_host(fd)) {
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSameHostSendBytes, sizeof(kSameHostSendBytes));
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kSameHostCongestion, sizeof(kSameHostCongestion));
   }
 }
 

@@ -8,6 +8,7 @@ namespace moonpool {
 void bind_crc(nanobind::module_& m);           // crc32c, copies with checksum
 void bind_hash(nanobind::module_& m);          // SHA-256, HMAC, block hash chains
 void bind_keys(nanobind::module_& m);          // batches of keys
+void bind_put_batch(nanobind::module_& m);     // batches of objects to be put
 void bind_segment(nanobind::module_& m);       // segment agent and shared-memory client
 void bind_endpoint(nanobind::module_& m);      // the data plane's socket endpoint
 void bind_table(nanobind::module_& m);         // the catalog's row table

@@ -270,6 +270,19 @@ auto column(OpHandle& self) {
   return to_array(self.result().*Field);
 }
 
+// (crcs, slots, generations) as bytes once every block is well, else None.
+nb::object all_well(OpHandle& self) {
+  const OpResult& result = self.result();
+  const bool well = self.op->state() == OpState::kDone &&
+                    std::all_of(result.status.begin(), result.status.end(),
+                                [](std::uint8_t status) { return status == 0; });
+  if (!well) return nb::none();
+  const auto bytes = [](const auto& column) {
+    return nb::bytes(column.data(), column.size() * sizeof(column[0]));
+  };
+  return nb::make_tuple(bytes(result.crcs), bytes(result.slots), bytes(result.generations));
+}
+
 void bind_op(nb::module_& m) {
   nb::class_<OpHandle>(m, "Op")
       .def(
@@ -310,6 +323,7 @@ void bind_op(nb::module_& m) {
                             std::all_of(status.begin(), status.end(),
                                         [](auto s) { return s == 0; });
                    })
+      .def("all_well", all_well)
       .def_prop_ro("error", [](OpHandle& self) { return self.result().error; })
       .def_prop_ro("status", column<&OpResult::status>, nb::rv_policy::automatic)
       .def_prop_ro("sizes", column<&OpResult::sizes>, nb::rv_policy::automatic)

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "endpoint_handles.hpp"
+#include "put_batch.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -100,6 +101,21 @@ OpHandle put(const Connection& self, const nb::bytes& incarnation, nb::handle re
                 std::move(buffers));
 }
 
+// The sequences come as the master sent them, bytes of any alignment.
+OpHandle put_batch(const Connection& self, const nb::bytes& incarnation, PutBatch& batch,
+                   std::uint64_t term, const nb::bytes& sequences, Deadline deadline_ms) {
+  std::vector<std::uint64_t> numbers(sequences.size() / sizeof(std::uint64_t));
+  std::memcpy(numbers.data(), sequences.c_str(), numbers.size() * sizeof(std::uint64_t));
+  const auto records = batch.numbered(term, numbers);
+  std::vector<ObjectSource> list;
+  list.reserve(batch.size());
+  for (const Buffer& source : batch.sources()) list.push_back({source.bytes(), source.size()});
+  return submit(self,
+                put_objects(self->home->endpoint, incarnation_arg(incarnation),
+                            {records, batch.blob(), term}, list, deadline_or_default(deadline_ms)),
+                batch.take_sources());
+}
+
 OpHandle claim(const Connection& self, const nb::bytes& incarnation, nb::handle records,
                nb::handle blob, std::uint64_t term, std::int32_t row, std::uint64_t row_epoch,
                Deadline deadline_ms) {
@@ -158,6 +174,8 @@ void bind_endpoint_objects(nb::class_<ConnectionHandle>& connection) {
            "generations"_a, "offsets"_a, "strides"_a, "layers"_a, "counts"_a, "positions"_a,
            "destination"_a, "deadline_ms"_a = nb::none(), "verify"_a = true)
       .def("put_objects", put, "incarnation"_a, "records"_a, "blob"_a, "term"_a, "sources"_a,
+           "deadline_ms"_a = nb::none())
+      .def("put_batch", put_batch, "incarnation"_a, "batch"_a, "term"_a, "sequences"_a,
            "deadline_ms"_a = nb::none())
       .def("claim", claim, "incarnation"_a, "records"_a, "blob"_a, "term"_a, "row"_a = -1,
            "row_epoch"_a = 0, "deadline_ms"_a = nb::none())

@@ -8,6 +8,7 @@ NB_MODULE(_core, m) {
   moonpool::bind_crc(m);
   moonpool::bind_hash(m);
   moonpool::bind_keys(m);
+  moonpool::bind_put_batch(m);
   moonpool::bind_segment(m);
   moonpool::bind_endpoint(m);
   moonpool::bind_table(m);

@@ -1,5 +1,8 @@
 // Two endpoints in one process under the sanitizers: transfers, cancels and closes from many
 // threads.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -68,6 +71,24 @@ bool well(const Op& op) {
 }
 
 }  // namespace
+
+TEST(nothing_paces_what_stays_on_this_host) {
+  World world(1000);
+  int connected = 0;
+  for (int fd = 0; fd < 256; fd++) {
+    char name[16] = {};
+    socklen_t size = sizeof(name);
+    sockaddr_storage there{};
+    socklen_t there_size = sizeof(there);
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&there), &there_size) != 0 ||
+        ::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size) != 0) {
+      continue;
+    }
+    connected++;
+    CHECK_EQ(std::string(name), std::string("reno"));
+  }
+  CHECK_EQ(connected, 2);  // both ends
+}
 
 TEST(reads_from_many_threads) {
   World world(1 << 20);

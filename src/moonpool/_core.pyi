@@ -63,6 +63,28 @@ def encode_keys(keys: list[Any]) -> list[bytes] | None:
 def join_keys(keys: list[bytes]) -> tuple[bytes, bytes]:
     """The keys back to back, and the end of each in there as u32. Raises TypeError, ValueError."""
 
+class PutBatch:
+    """Objects laid out to be put, before their numbers are known: holds their buffers.
+
+    `sizes` is u64[n], of the sources when they were taken; `parents` one key each, empty where
+    there is none. Raises TypeError, ValueError, BufferError.
+    """
+
+    def __init__(
+        self,
+        keys: list[bytes],
+        sources: list[_Buffer],
+        sizes: _Buffer,
+        parents: list[bytes] | None,
+        replicas: int,
+        expiry_ms: int,
+        tenant: int,
+        pin: int,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    def claims(self, term: int, sequences: _U64) -> tuple[bytes, bytes]:
+        """48-byte records (ports.CLAIM_DTYPE), and each key with its parent, back to back."""
+
 def claim_records(
     keys: list[bytes],
     sizes: _Buffer,
@@ -677,6 +699,8 @@ class Op:
     @property
     def ok(self) -> bool:
         """DONE, and every block is."""
+    def all_well(self) -> tuple[bytes, bytes, bytes] | None:
+        """(crcs u32[n], slots u32[n], generations u64[n]) when `ok`, else None."""
     @property
     def error(self) -> str:
         """Why it FAILED, EXPIRED or was CANCELLED; empty when DONE."""
@@ -801,6 +825,16 @@ class Connection:
     ) -> Op:
         """Claim, write and seal in one frame: `records` are 48-byte claims, `blob` their keys and
         parents. Status 0 is sealed; whatever else, the object left nothing behind."""
+    def put_batch(
+        self,
+        incarnation: bytes,
+        batch: PutBatch,
+        term: int,
+        sequences: bytes,
+        deadline_ms: int | None = None,
+    ) -> Op:
+        """The same of a batch that was laid out; its sources go with the frame, so it is sent once.
+        `sequences` is u64[n]."""
     def claim(
         self,
         incarnation: bytes,

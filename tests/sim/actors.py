@@ -18,7 +18,7 @@ from moonpool.pool.master_machine import MasterMachine
 from moonpool.pool.node_copies import keep
 from moonpool.pool.node_machine import NodeMachine
 from moonpool.pool.open_claims import LOST, OpenClaims
-from moonpool.pool.ports import Buffer, Outcome, PutCall, ReadCall, Status, failed
+from moonpool.pool.ports import BatchPutCall, Buffer, Outcome, PutCall, ReadCall, Status, failed
 from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
 from moonpool.pool.protocol import Protocol as Dialogue
 from tests.sim.world import Connection, Process, World
@@ -297,6 +297,8 @@ class SimPort:
         match call:
             case PutCall():
                 return self._counted_put(call, world)
+            case BatchPutCall():
+                return self._counted_put(call.written_out(), world)
             case ReadCall():
                 return self._read(call, world)
         raise AssertionError(call)
@@ -467,6 +469,8 @@ class ClientActor(Process):
                 return
             match effect:
                 case CallMaster():
+                    if effect.meanwhile is not None:
+                        effect.meanwhile()
                     self._ask(effect.message, deadline, resume)
                 case CallAgents():
                     self._call_agents(effect, resume)

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from moonpool.pool.ports import U32, U64, ClaimCall, Finisher, Outcome, PutCall, Status, failed
+from moonpool.pool.ports import (
+    U32,
+    U64,
+    BatchPutCall,
+    ClaimCall,
+    Finisher,
+    Outcome,
+    PutCall,
+    Status,
+    all_sealed,
+    failed,
+)
 
 if TYPE_CHECKING:
     from moonpool._core import Connection, Op, SegmentAgent
@@ -34,6 +45,9 @@ class Control(Protocol):
 
     def put(self, call: PutCall, timeout_s: float) -> Finisher | None:
         """Claim, bytes and seal in one message. None: this agent takes none."""
+
+    def put_batch(self, call: BatchPutCall, timeout_s: float) -> Finisher | None:
+        """The same of a batch that was laid out."""
 
     def close(self) -> None: ...
 
@@ -63,6 +77,9 @@ class AgentControl:
         return lambda: Outcome(status, slots, generations)
 
     def put(self, call: PutCall, timeout_s: float) -> None:
+        return None
+
+    def put_batch(self, call: BatchPutCall, timeout_s: float) -> None:
         return None
 
     def close(self) -> None:
@@ -109,6 +126,27 @@ class ConnectionControl:
         return self._submit(
             len(call.records), timeout_s, lambda peer, left_ms: peer.put_objects(*what, left_ms)
         )
+
+    def put_batch(self, call: BatchPutCall, timeout_s: float) -> Finisher:
+        count = len(call.batch)
+        try:
+            op = self.connection(timeout_s).put_batch(
+                self._incarnation,
+                call.batch,
+                call.term,
+                call.sequences,
+                _milliseconds(timeout_s),
+            )
+        except OSError as error:
+            text = str(error)
+            return lambda: failed(count, Status.UNREACHABLE, text)
+
+        def finish_batch() -> Outcome:
+            if op.wait(_milliseconds(timeout_s) + 1000) and (sealed := op.all_well()) is not None:
+                return all_sealed(sealed)
+            return finish(op, count, timeout_s)
+
+        return finish_batch
 
     def _submit(
         self, count: int, timeout_s: float, send: Callable[[Connection, int], Op]

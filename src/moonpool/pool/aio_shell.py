@@ -111,6 +111,8 @@ class AsyncShell:
     async def _perform(self, effect: Any, deadline: float) -> Any:
         match effect:
             case CallMaster():
+                if effect.meanwhile is not None:
+                    effect.meanwhile()
                 return await self._ask(effect.message, deadline)
             case CallAgents():
                 return await self.copy(run_agents, effect)

@@ -123,14 +123,21 @@ class BlockingLink:
         assert handshake.welcome is not None
         return stream, handshake.welcome
 
-    def request(self, message: m.ClientRequest, deadline: Deadline) -> m.Message:
-        """Send and wait for the reply. After an exception the link is closed: a late reply must not
-        be taken for the next one's."""
+    def request(
+        self,
+        message: m.ClientRequest,
+        deadline: Deadline,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> m.Message:
+        """Send, do what may be done meanwhile, and wait for the reply. After an exception the link
+        is closed: a late reply must not be taken for the next one's."""
         number = self._next
         self._next += 1
         left = deadline.left_ms(self._clock.monotonic())
         try:
             self._stream.send(MESSAGE, m.encode(message, number, left), deadline)
+            if meanwhile is not None:
+                meanwhile()
             envelope = decode_message(self._stream.recv(deadline))
         except BaseException:  # also Ctrl-C in mid-frame
             self.close()

@@ -103,6 +103,8 @@ class LocalShell:
     def _do(self, effect: Any, deadline: Deadline) -> Any:
         match effect:
             case CallMaster():
+                if effect.meanwhile is not None:
+                    effect.meanwhile()
                 return self._ask(effect.message, deadline)
             case CallAgents():
                 return run_agents(effect)

@@ -19,6 +19,7 @@ from moonpool.pool.ports import (
     U32,
     AbortCall,
     AgentCall,
+    BatchPutCall,
     Buffer,
     ClaimCall,
     Finisher,
@@ -60,6 +61,8 @@ class ShmPort:
                 return lambda: self._read(call)
             case PutCall():
                 return self._put(call, timeout_s)
+            case BatchPutCall():
+                return self._put_batch(call, timeout_s)
             case ClaimCall():
                 return self._claim(call, timeout_s)
             case WriteRangeCall():
@@ -108,6 +111,13 @@ class ShmPort:
             act(slot, generation, offset, buffer) for slot, generation, offset, buffer in columns
         ]
         return Outcome(np.array(status, np.uint8), call.slots, call.generations)
+
+    def _put_batch(self, call: BatchPutCall, timeout_s: float) -> Finisher:
+        if call.nbytes <= FRAME_BYTES_MAX:
+            whole = self._control.put_batch(call, timeout_s)
+            if whole is not None:
+                return whole
+        return self._put(call.written_out(), timeout_s)
 
     def _put(self, call: PutCall, timeout_s: float) -> Finisher:
         """Claim is on its way when this returns; the finisher writes and seals."""

@@ -11,6 +11,7 @@ from moonpool.pool.agent_control import SEAL_COMPUTES_CRC, ConnectionControl, fi
 from moonpool.pool.ports import (
     AbortCall,
     AgentCall,
+    BatchPutCall,
     Buffer,
     ClaimCall,
     Finisher,
@@ -102,6 +103,8 @@ class TcpPort:
                 )
             case PutCall():
                 return self._control.put(call, timeout_s)
+            case BatchPutCall():
+                return self._control.put_batch(call, timeout_s)
             case ClaimCall():
                 return self._control.claim(call, NO_ROW, 0, timeout_s)
             case SealCall():

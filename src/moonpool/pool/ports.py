@@ -10,13 +10,16 @@ it. `start` submits and returns a finisher, so that calls to several segments ov
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from moonpool.core.status import BlockStatus
+
+if TYPE_CHECKING:
+    from moonpool._core import PutBatch
 
 U8 = npt.NDArray[np.uint8]
 U32 = npt.NDArray[np.uint32]
@@ -52,6 +55,21 @@ class PutCall(msgspec.Struct, frozen=True):
     term: int
     sources: Sequence[Buffer]
     nbytes: int  # of all sources
+
+
+class BatchPutCall(msgspec.Struct, frozen=True):
+    """The same of a batch that was laid out beforehand; `sequences` u64[n] as they came."""
+
+    batch: PutBatch
+    sequences: bytes
+    term: int
+    sources: Sequence[Buffer]
+    nbytes: int  # of all sources
+
+    def written_out(self) -> PutCall:
+        records, blob = self.batch.claims(self.term, np.frombuffer(self.sequences, np.uint64))
+        claims = np.frombuffer(records, CLAIM_DTYPE)
+        return PutCall(claims, blob, self.term, self.sources, self.nbytes)
 
 
 class ReadCall(msgspec.Struct, frozen=True):
@@ -120,6 +138,7 @@ class AbortCall(msgspec.Struct, frozen=True):
 
 AgentCall = (
     PutCall
+    | BatchPutCall
     | ReadCall
     | ClaimCall
     | WriteRangeCall
@@ -131,7 +150,9 @@ AgentCall = (
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """Per-block `status` u8[n] of Status; the other columns where the call has them."""
+    """Per-block `status` u8[n] of Status; the other columns where the call has them. `sealed` are
+    the CRCs, slots and generations of a put that went well for all of its blocks, as they travel;
+    those columns are empty then."""
 
     status: U8
     slots: U32 = msgspec.field(default_factory=lambda: np.zeros(0, np.uint32))
@@ -139,6 +160,14 @@ class Outcome(msgspec.Struct, frozen=True):
     crcs: U32 = msgspec.field(default_factory=lambda: np.zeros(0, np.uint32))
     sizes: U64 = msgspec.field(default_factory=lambda: np.zeros(0, np.uint64))
     text: str = ""
+    sealed: tuple[bytes, bytes, bytes] | None = None
+
+
+_NO_U8, _NO_U32, _NO_U64 = np.zeros(0, np.uint8), np.zeros(0, np.uint32), np.zeros(0, np.uint64)
+
+
+def all_sealed(columns: tuple[bytes, bytes, bytes]) -> Outcome:
+    return Outcome(_NO_U8, _NO_U32, _NO_U64, _NO_U32, _NO_U64, "", columns)
 
 
 def failed(count: int, status: Status, text: str = "") -> Outcome:
@@ -159,6 +188,8 @@ def call_length(call: AgentCall) -> int:
             return len(call.records)
         case GatherCall():
             return len(call.layers)
+        case BatchPutCall():
+            return len(call.batch)
         case _:
             return len(call.slots)
 

@@ -19,9 +19,11 @@ from moonpool.pool.ports import AgentCall, Outcome, Port
 
 
 class CallMaster(msgspec.Struct, frozen=True):
-    """Resumed with the Reply, or with MasterLost."""
+    """Resumed with the Reply, or with MasterLost. `meanwhile` is work that does not depend on the
+    answer: the shell does it after the request has left. It calls nobody and is done once."""
 
     message: ClientRequest
+    meanwhile: Callable[[], None] | None = None
 
 
 class CallAgents(msgspec.Struct, frozen=True):
@@ -66,11 +68,14 @@ class Context:
         return max(0, int(self.left() * 1000))
 
 
-def ask(context: Context, message: ClientRequest) -> Protocol[Reply | MasterLost]:
+def ask(
+    context: Context, message: ClientRequest, meanwhile: Callable[[], None] | None = None
+) -> Protocol[Reply | MasterLost]:
     """Ask the master; while it cannot be reached, ask again until the deadline."""
     pause = context.retry_s
     while True:
-        reply: Reply | MasterLost = yield CallMaster(message)
+        reply: Reply | MasterLost = yield CallMaster(message, meanwhile)
+        meanwhile = None
         if not isinstance(reply, MasterLost) or reply.refused:
             return reply
         if not context.patient or context.left() <= pause:

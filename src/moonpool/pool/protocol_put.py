@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from moonpool.pool import messages as m
-from moonpool.pool.columns import NO_SEGMENT, pack_keys, u16, u64
-from moonpool.pool.ports import Outcome, Port, PutCall, Status
+from moonpool.pool.columns import NO_SEGMENT, pack_keys, u16, u32, u64
+from moonpool.pool.ports import BatchPutCall, Outcome, Port, PutCall, Status
 from moonpool.pool.ports import failed as failed_call
 from moonpool.pool.protocol import (
     Context,
@@ -26,11 +26,12 @@ from moonpool.pool.protocol import (
 )
 from moonpool.pool.protocol_reserve import (
     Attempt,
+    Layout,
     PutItem,
     PutOptions,
     claim_records,
     grants,
-    records_of,
+    lay_out,
     reservation,
 )
 from moonpool.pool.put_reasons import copies_needed, ran_out, unsealed
@@ -56,16 +57,24 @@ def store(
     held = False
     unsure: set[int] = set()  # a commit of theirs was not answered: it may have been heard
     while todo and context.left() > 0:
-        reserved = yield from reservation(context, items, todo, options)
+        laid: list[Layout] = []
+
+        def prepare(laid: list[Layout] = laid, todo: list[int] = todo) -> None:
+            laid.append(lay_out(items, todo, options))
+
+        usual = options.replicas == 1
+        reserved = yield from reservation(context, items, todo, options, prepare if usual else None)
         if isinstance(reserved, MasterLost):
             _settle(items, todo, PutStatus.UNREACHABLE, reserved.text)
             break
         if granted_whole(reserved, options):
             why = {}
-            todo = yield from _store_whole(context, items, todo, reserved, options)
+            ready = laid.pop() if laid else lay_out(items, todo, options)
+            todo = yield from _store_whole(context, items, todo, reserved, options, ready)
             context.reserved = None
             unsure.update(todo)
             continue
+        laid.clear()  # it holds the callers' buffers
         granted = grants(items, todo, reserved)
         why, held = granted.later, granted.held
         yield from write(context, items, granted.attempts, options)
@@ -255,6 +264,7 @@ def _store_whole(
     todo: list[int],
     reply: m.Reserved,
     options: PutOptions,
+    ready: Layout,
 ) -> Protocol[list[int]]:
     """Write and commit a batch that was granted whole, in columns; the first thing that is not
     as usual makes attempts of it, which then go the long way. Returns items to put again."""
@@ -263,29 +273,21 @@ def _store_whole(
     if port is None:
         outcome = failed_call(len(todo), Status.UNREACHABLE)
     else:
-        records, blob = records_of(items, todo, u64(reply.attempt), options, reply.term)
-        sources = [items[i].source for i in todo]
-        nbytes = sum([items[i].size for i in todo])
-        call = PutCall(records, blob, reply.term, sources, nbytes)
+        call = BatchPutCall(ready.batch, reply.attempt, reply.term, ready.sources, ready.nbytes)
         (outcome,) = yield from call_all(context, [(port, call)])
-    if outcome.status.any():
+    sealed = outcome.sealed
+    if sealed is None and outcome.status.any():
         attempts, failed = _one_by_one(items, todo, reply, segment, outcome)
         if context.left() > 0:
             yield from _reoffer(context, failed)
             yield from write(context, items, attempts, options)
         return (yield from commit(context, items, attempts, options))
-    message = m.Commit(
-        reply.term,
-        reply.row,
-        reply.attempt,
-        outcome.crcs.tobytes(),
-        m.ReplicaColumn(
-            b"\x01" * len(todo),
-            reply.segments,
-            outcome.slots.tobytes(),
-            outcome.generations.tobytes(),
-        ),
-    )
+    if sealed is None:
+        columns = (outcome.crcs, outcome.slots, outcome.generations)
+        sealed = (columns[0].tobytes(), columns[1].tobytes(), columns[2].tobytes())
+    crcs, slots, generations = sealed
+    replicas = m.ReplicaColumn(b"\x01" * len(todo), reply.segments, slots, generations)
+    message = m.Commit(reply.term, reply.row, reply.attempt, crcs, replicas)
     answer = yield from ask(context, message)
     if not isinstance(answer, m.Committed):
         return todo  # lost: a sealed put may be found committed, so ask for its key again
@@ -293,6 +295,7 @@ def _store_whole(
         for i in todo:
             items[i].result = _STORED
         return []
+    outcome = Outcome(np.zeros(len(todo), np.uint8), u32(slots), u64(generations), u32(crcs))
     attempts, _ = _one_by_one(items, todo, reply, segment, outcome)
     return _committed(items, attempts, answer)
 

@@ -7,13 +7,15 @@ be granted later; EXISTS and the like are settled.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from moonpool._core import PutBatch
 from moonpool._core import claim_records as plain_records
 from moonpool.pool import messages as m
 from moonpool.pool.columns import NO_SEGMENT, i32, pack_keys, u8, u16, u64
@@ -115,10 +117,47 @@ def _sizes(items: Sequence[PutItem]) -> array[int]:
     return array("Q", [item.size for item in items])
 
 
+class Layout(NamedTuple):
+    """A batch of one copy each, ready to be sent once its numbers are known."""
+
+    batch: PutBatch
+    sources: list[Buffer]
+    nbytes: int
+
+
+def lay_out(items: list[PutItem], todo: list[int], options: PutOptions) -> Layout:
+    """Raises ValueError when a source has changed its size, BufferError when it is gone."""
+    chosen = items if len(todo) == len(items) else [items[i] for i in todo]
+    parents = None
+    if options.parents and any_parent(chosen):
+        parents = _parent_keys(items, chosen)
+    sources = [item.source for item in chosen]
+    sizes = _sizes(chosen)
+    batch = PutBatch(
+        [item.key for item in chosen],
+        sources,
+        sizes,
+        parents,
+        options.replicas,
+        options.expiry_ms,
+        options.tenant,
+        options.pin,
+    )
+    return Layout(batch, sources, sum(sizes))
+
+
+def _parent_keys(items: list[PutItem], chosen: Sequence[PutItem]) -> list[bytes]:
+    """The parent of each, empty where there is none."""
+    return [
+        item.outside_parent or b"" if item.parent == NO_PARENT else items[item.parent].key
+        for item in chosen
+    ]
+
+
 def _reserve_message(
     context: Context, items: list[PutItem], todo: list[int], options: PutOptions
 ) -> m.Reserve:
-    chosen = [items[i] for i in todo]
+    chosen = items if len(todo) == len(items) else [items[i] for i in todo]
     if options.parents and any_parent(chosen):
         parents, outside = _parents(items, todo)
     else:
@@ -151,9 +190,13 @@ def reserve(
 
 
 def reservation(
-    context: Context, items: list[PutItem], todo: list[int], options: PutOptions
+    context: Context,
+    items: list[PutItem],
+    todo: list[int],
+    options: PutOptions,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Protocol[m.Reserved | MasterLost]:
-    reply = yield from ask(context, _reserve_message(context, items, todo, options))
+    reply = yield from ask(context, _reserve_message(context, items, todo, options), meanwhile)
     if isinstance(reply, MasterLost):
         return reply
     if not isinstance(reply, m.Reserved):
@@ -229,9 +272,6 @@ def records_of(
         records["tenant"] = options.tenant
     if options.pin:
         records["pin"] = options.pin
-    parents = [
-        item.outside_parent or b"" if item.parent == NO_PARENT else items[item.parent].key
-        for item in chosen
-    ]
+    parents = _parent_keys(items, chosen)
     records["parent_len"] = list(map(len, parents))
     return records, b"".join(chain.from_iterable(zip(keys, parents, strict=True)))

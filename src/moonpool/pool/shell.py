@@ -161,18 +161,18 @@ class _Call:
     def _perform(self, effect: Any) -> Any:
         match effect:
             case CallMaster():
-                return self._ask(effect.message)
+                return self._ask(effect)
             case CallAgents():
                 return run_agents(effect)
             case Pause():
                 time.sleep(effect.seconds)
         return None
 
-    def _ask(self, message: m.ClientRequest) -> m.Message | MasterLost:
+    def _ask(self, call: CallMaster) -> m.Message | MasterLost:
         try:
             if self._link is None:
                 self._link = self._shell.take_link(self._deadline)
-            reply = self._link.request(message, self._deadline)
+            reply = self._link.request(call.message, self._deadline, call.meanwhile)
         except (Refused, ProtocolMismatch) as error:
             self.end()
             return MasterLost(str(error), refused=True, code=error.code)
