@@ -323,8 +323,9 @@ void PrefixIndex::bound_sets() {
 // The hand goes round: what was stored or found since it came by gets one more round.
 bool PrefixIndex::evict_one() {
   for (std::uint64_t step = 0; step < 2ull * table_.high(); step++) {
+    // Backwards: the parent of an end that goes was mostly made before it, and is an end now.
+    hand_ = hand_ == 0 || hand_ > table_.high() ? table_.high() - 1 : hand_ - 1;
     const std::uint32_t number = hand_;
-    hand_ = hand_ + 1 >= table_.high() ? 0 : hand_ + 1;
     PrefixEntry& entry = table_[number];
     if (entry.free() || number == pinned_ || !entry.children.none()) continue;
     const std::uint64_t bit = std::uint64_t{1} << (number % 64);
