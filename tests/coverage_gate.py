@@ -46,13 +46,17 @@ def covered_of(name: str, summary: dict[str, Any]) -> Covered:
 
 
 def files_of(patterns: list[str], root: Path = ROOT) -> list[str]:
-    """The files that `patterns` name, relative to `root`; a pattern that names none is an error."""
+    """The files that `patterns` name, relative to `root`, but for those that one after a "!" names.
+    A pattern that names none is an error."""
     found: list[str] = []
     for pattern in patterns:
-        matches = sorted(str(path.relative_to(root)) for path in root.glob(pattern))
+        matches = sorted(str(path.relative_to(root)) for path in root.glob(pattern.lstrip("!")))
         if not matches:
             raise SystemExit(f"coverage gate: {pattern} matches no file; see pyproject.toml")
-        found += matches
+        if pattern.startswith("!"):
+            found = [name for name in found if name not in matches]
+        else:
+            found += matches
     return found
 
 
