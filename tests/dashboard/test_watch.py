@@ -1,10 +1,11 @@
 """Rates between two looks, and when clients should stay away."""
 
+import asyncio
 from typing import Any, cast
 
 from moonpool.core.admin_section import AdminConfig
 from moonpool.core.errors import Unreachable
-from moonpool.dashboard.watch import Look, Watch, rates
+from moonpool.dashboard.watch import Look, Watch, rates, watching
 from moonpool.pool.aio import AsyncPool
 
 
@@ -96,6 +97,24 @@ async def test_when_clients_should_stay_away() -> None:
     clock.now += 10
     await watch.look()
     assert watch.unready == "no answer for 10.0 s: nobody answers"
+
+
+async def test_a_watch_that_stopped_looking_is_not_ready() -> None:
+    clock = Hand()
+    watch = Watch(cast(AsyncPool, Master()), AdminConfig(poll_ms=1000), clock)
+    await watch.look()
+    clock.now += 4
+    assert watch.unready == "no answer for 4.0 s: the master was not asked"
+
+
+async def test_it_looks_until_the_block_is_left() -> None:
+    watch = Watch(cast(AsyncPool, Master()), AdminConfig(poll_ms=50), Hand())
+    async with watching(watch):
+        while len(watch.history()) < 2:
+            await asyncio.sleep(0.01)
+    seen = len(watch.history())
+    await asyncio.sleep(0.2)
+    assert len(watch.history()) == seen
 
 
 async def test_history_is_bounded() -> None:

@@ -275,7 +275,7 @@ def test_malformed_requests_are_refused_and_change_nothing(
 ) -> None:
     client = world.client()
     assert world.call(client, message, m.Failure).code == "bad_input"
-    assert world.stat(client)["rows"] == 0
+    assert world.stat(client)["rows"] == 0 and world.stat(client)["failures"] == 1
 
 
 def test_odd_row_numbers_and_versions_are_harmless(world: MasterWorld) -> None:

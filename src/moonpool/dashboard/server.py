@@ -13,7 +13,7 @@ from moonpool.core.admin_section import AdminConfig
 from moonpool.core.clock import SystemClock
 from moonpool.core.errors import missing_extra
 from moonpool.dashboard.app import Admin
-from moonpool.dashboard.watch import Watch, Watching
+from moonpool.dashboard.watch import Watch, watching
 from moonpool.pool.aio import connect
 
 FAREWELL_S: Final = 3
@@ -35,7 +35,7 @@ async def _serve(config: AdminConfig, ready: Callable[[str], None]) -> None:
     async with AsyncExitStack() as stack:
         pool = await connect(config.master, token=config.token, timeout_s=CALL_S)
         stack.push_async_callback(pool.close)
-        watch = await stack.enter_async_context(Watching(Watch(pool, config, SystemClock())))
+        watch = await stack.enter_async_context(watching(Watch(pool, config, SystemClock())))
         application = Admin(pool, watch, config).application()
         listening = stack.enter_context(_listen(config))
         server = uvicorn.Server(

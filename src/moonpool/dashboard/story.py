@@ -22,8 +22,8 @@ _MEANS: Final = {
 
 async def explain_key(pool: AsyncPool, key: bytes) -> dict[str, Any]:
     """What is known of the key; the newest events last. Raises MoonpoolError."""
-    here = await pool.exists(key)
-    nodes = (await pool.match_prefix([key])).nodes if here else []
+    matched = await pool.match_prefix([key])
+    here, nodes = matched.count == 1, matched.nodes
     stat = await pool.stat()
     first = int(str(stat["next_event"])) - int(str(stat["events"]))
     recent = await _events_of(pool, key, (int(str(stat["term"])), first))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 from moonpool.core.admin_section import AdminConfig
@@ -61,8 +61,8 @@ class Watch:
         if last is None:
             return self.why_not
         age_s = self._clock.monotonic() - last.at
-        if self.why_not and age_s > _STALE_POLLS * self._poll_s:
-            return f"no answer for {age_s:.1f} s: {self.why_not}"
+        if age_s > _STALE_POLLS * self._poll_s:
+            return f"no answer for {age_s:.1f} s: {self.why_not or 'the master was not asked'}"
         if last.figures["recovering"]:
             return "the master is recovering: it still hears its nodes"
         if not any(segment["alive"] for segment in last.figures["segments"].values()):
@@ -90,23 +90,17 @@ class Watch:
             await asyncio.sleep(self._poll_s)
 
 
-class Watching:
-    """A watch with its task, as a context."""
-
-    def __init__(self, watch: Watch) -> None:
-        self.watch = watch
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Watch:
-        await self.watch.look()
-        self._task = asyncio.create_task(self.watch.run())
-        return self.watch
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+@asynccontextmanager
+async def watching(watch: Watch) -> AsyncIterator[Watch]:
+    """The watch at work, as long as the block lasts; it has looked once when that begins."""
+    await watch.look()
+    task = asyncio.create_task(watch.run())
+    try:
+        yield watch
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 def rates(before: Look, after: Look) -> Rates:

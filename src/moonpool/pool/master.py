@@ -133,9 +133,11 @@ class MasterServer:
         self.machine.counts.handling_s.add(self.clock.monotonic() - now)
 
     def _fail(self, session: int, request: int, code: str, text: str) -> None:
+        failure = m.Failure(code, text)
+        self.machine.counts.answered(failure)
         connection = self._sessions.get(session)
         if connection is not None and request:
-            connection.send(m.Failure(code, text), request)
+            connection.send(failure, request)
 
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:

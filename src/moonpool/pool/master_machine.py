@@ -194,7 +194,9 @@ class MasterMachine:
                 asked = Asked(session, request_id, known.host_id, now, wall_ms)
                 self._from_client(asked, message, deadline_ms)
         except (ValueError, IndexError) as error:
-            self._outbox.append(Send(session, request_id, _failure(error)))
+            failure = _failure(error)
+            self.counts.answered(failure)
+            self._outbox.append(Send(session, request_id, failure))
         return self._flush(now)
 
     def tick(self, now: float, wall_ms: int | None = None) -> list[Effect]:
