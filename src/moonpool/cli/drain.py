@@ -18,7 +18,7 @@ LOOK_S = 0.2
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("node")
+    parser.add_argument("node", metavar="NODE", help="its name")
     parser.add_argument("--stop", action="store_true", help="let the node take part again")
     parser.add_argument("--wait", metavar="TIME", help="wait until it is empty, at most so long")
     add_client_options(parser)

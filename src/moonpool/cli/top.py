@@ -1,4 +1,4 @@
-"""`moonpool top`: the pool live in the terminal, until Ctrl-C or q."""
+"""`moonpool top`: the pool live in the terminal, until Ctrl-C."""
 
 from __future__ import annotations
 

@@ -7,8 +7,6 @@ from moonpool.core.config import Section, setting
 from moonpool.core.open_door import refuse_open_door
 from moonpool.core.units import BYTES_MAX
 
-_PORT = "; 0 takes any free one"
-
 
 class AdminConfig(Section, frozen=True, kw_only=True):
     """The web page, the metrics and the HTTP API of a pool; a client of its master."""
@@ -21,9 +19,9 @@ class AdminConfig(Section, frozen=True, kw_only=True):
     host: Annotated[
         str, setting("Interface to listen on; anything but loopback needs a token.")
     ] = "127.0.0.1"
-    port: Annotated[int, setting(f"Port of the HTTP server{_PORT}.", minimum=0, maximum=65535)] = (
-        7480
-    )
+    port: Annotated[
+        int, setting("Port of the HTTP server; 0 takes any free one.", minimum=0, maximum=65535)
+    ] = 7480
     token: Annotated[
         str,
         setting(
