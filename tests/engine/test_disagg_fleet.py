@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -46,22 +48,18 @@ class Command:
 
 
 class Fleet:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pairs: int = 1) -> None:
         settings = ["--chunk-tokens", str(CHUNK), "--block-size", "16", "--kv-memory", "16MiB"]
         engine = ["engine", "--model", str(folder), "--port", "0", "--threads", "1", *settings]
-        self.prefill = Command(*engine, "--role", "prefill")
-        self.decode = Command(*engine, "--role", "decode")
-        self.router = Command(
-            "router",
-            "--port",
-            "0",
-            "--remote-prefill-tokens",
-            "64",
-            "--prefill",
-            f"{root_of(self.prefill)},transfer={self.prefill.told['transfer']}",
-            "--decode",
-            root_of(self.decode),
-        )
+        self.prefills = [Command(*engine, "--role", "prefill") for _ in range(pairs)]
+        self.decodes = [Command(*engine, "--role", "decode") for _ in range(pairs)]
+        self.prefill = self.prefills[0]
+        workers: list[str] = []
+        for one in self.prefills:
+            workers += ["--prefill", f"{root_of(one)},transfer={one.told['transfer']}"]
+        for one in self.decodes:
+            workers += ["--decode", root_of(one)]
+        self.router = Command("router", "--port", "0", "--remote-prefill-tokens", "64", *workers)
         self.url = str(self.router.told["url"]).rstrip("/")
 
     def ask(self, prompt: list[int], url: str = "") -> tuple[str, int]:
@@ -74,8 +72,15 @@ class Fleet:
         return told["choices"][0]["text"], cached
 
     def close(self) -> None:
-        for command in (self.router, self.decode, self.prefill):
+        for command in (self.router, *self.decodes, *self.prefills):
             command.end()
+
+
+def prompt_tokens(engine: Command) -> dict[str, float]:
+    """Prompt tokens that it had, by where they came from."""
+    page = httpx.get(f"{root_of(engine)}/metrics", timeout=60).text
+    found = re.findall(r'prompt_tokens_total\{source="(\w+)"\} (\S+)', page)
+    return {source: float(count) for source, count in found}
 
 
 def root_of(command: Command) -> str:
@@ -112,3 +117,18 @@ def test_a_prefill_engine_killed_under_way_changes_no_answer(fleet: Fleet) -> No
     # Whatever it did with the one, the other half of the fleet goes on by itself.
     assert fleet.ask(prompt)[0] == expected
     assert fleet.ask(fresh)[0] == answers[0]
+
+
+def test_two_prefill_and_two_decode_engines_share_the_work(tmp_path: Path) -> None:
+    fleet = Fleet(write_model(tmp_path / "tiny"), pairs=2)
+    try:
+        prompts = [prompt_of(300 + seed, seed=seed) for seed in range(12)]
+        with ThreadPoolExecutor(4) as clients:
+            answers = list(clients.map(fleet.ask, prompts))
+        for prompt, (text, cached) in zip(prompts, answers, strict=True):
+            assert cached == (len(prompt) - 1) // CHUNK * CHUNK, "computed where it was answered"
+            assert fleet.ask(prompt, root_of(fleet.prefill))[0] == text
+        assert all(prompt_tokens(one)["peer"] > 0 for one in fleet.decodes)
+        assert all(prompt_tokens(one)["computed"] > 0 for one in fleet.prefills)
+    finally:
+        fleet.close()
