@@ -46,8 +46,8 @@ class Proxy:
 
     def cut(self) -> None:
         """Resets all connections and refuses new ones until mend()."""
-        self._dead = True
         with self._lock:
+            self._dead = True
             sockets, self._sockets = self._sockets, set()
         for sock in sockets:
             _reset(sock)
@@ -86,7 +86,13 @@ class Proxy:
                     return
                 raise
             with self._lock:
-                self._sockets |= {near, far}
+                late = self._dead  # cut while this one was being made
+                if not late:
+                    self._sockets |= {near, far}
+            if late:
+                _reset(near)
+                _reset(far)
+                continue
             self._start(self._relay, near, far)
             self._start(self._relay, far, near)
 
