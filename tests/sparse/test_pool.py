@@ -1,5 +1,6 @@
 """A sparse pool in one process: what is written is read, by anybody who maps it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,9 @@ from moonpool.core.errors import (
     SegmentDamaged,
 )
 from moonpool.sparse import SparseLayout, SparsePool, gather_union
+from moonpool.sparse.layout import U8
 from moonpool.sparse.segment_format import HEADER_BYTES
+from moonpool.sparse.tables import U64, Stores
 from tests.sparse.stamped import SMALL, index_of, rows_of, small_pool, write
 
 
@@ -122,6 +125,30 @@ def test_a_writer_without_a_commit_leaves_nothing(tmp_path: Path) -> None:
         with pool.writer("a", 500):
             assert pool.stat().free_pages == before.free_pages - 8
         assert pool.stat() == before
+
+
+class MarksSeen(Stores):
+    """Notes at each change of the tables whether entry 0 has a living writer."""
+
+    def __init__(self) -> None:
+        self.alive: list[bool] = []
+        self.look: Callable[[int], bool] | None = None
+
+    def words(self, memory: U8, offsets: U64, values: U64) -> None:
+        if self.look is not None:
+            self.alive.append(self.look(0))
+        super().words(memory, offsets, values)
+
+
+def test_an_entry_is_given_back_without_its_writers_mark(tmp_path: Path) -> None:
+    """The next writer that takes it sets its own mark at once; ours would be in its way."""
+    seen = MarksSeen()
+    with small_pool(tmp_path, stores=seen) as pool:
+        writer = pool.writer("a", 64)
+        seen.look = pool._writers.alive
+        assert seen.look(0)
+        writer.close()
+        assert seen.alive and not any(seen.alive)
 
 
 def test_a_writer_that_closes_keeps_what_it_committed(tmp_path: Path) -> None:

@@ -94,8 +94,9 @@ class SparseWriter:
     def close(self) -> None:
         """Without a seal: what was committed stays, the rest goes back."""
         if self._open:
-            self._pool.drop(self._entry)
+            # The mark goes first: whoever takes the entry next sets one of its own on it.
             self._end()
+            self._pool.drop(self._entry)
 
     def __enter__(self) -> Self:
         return self
