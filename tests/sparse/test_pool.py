@@ -93,6 +93,9 @@ def test_a_gather_in_the_background(tmp_path: Path) -> None:
                 assert np.array_equal(out, rows_of(SMALL, 1, layer, [7, 3]))
             with pytest.raises(BadInput):
                 reader.gather_async(0, [100], outs[0][:1])
+        with pytest.raises(Closed):
+            reader.gather_async(0, [7, 3], outs[0])
+        assert reader._pool is None  # no thread was left behind
 
 
 def test_nothing_is_seen_before_its_commit(tmp_path: Path) -> None:

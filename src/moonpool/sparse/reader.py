@@ -22,6 +22,7 @@ from moonpool.sparse.source import RowSource
 
 Hint = Sequence[U32]  # positions by layer
 _WAIT_S = 30.0
+_CLOSED = "this sparse reader is closed; open the prefix again"
 
 
 class GatherStats(NamedTuple):
@@ -132,6 +133,8 @@ class SparseReader:
         asked = self._asked([layer], [len(column)], column)
         flat = as_rows(out, len(column), self.layout.entry_bytes)
         with self._lock:
+            if self._closed:  # a thread made now would never be ended
+                raise Closed(_CLOSED)
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, "moonpool-gather")
             return Ticket(self._pool.submit(self._gather, *asked, flat))
@@ -243,7 +246,7 @@ class SparseReader:
 
     def _begin(self, layer: int) -> None:
         if self._closed:
-            raise Closed("this sparse reader is closed; open the prefix again")
+            raise Closed(_CLOSED)
         if not 0 <= layer < self.layout.layers:
             raise BadInput(f"layers are 0 to {self.layout.layers - 1}, not {layer}")
         if self._keep is not None:
