@@ -252,6 +252,23 @@ def test_a_lease_that_ran_out_is_taken_again_while_the_prefix_is_there(tmp_path:
             assert np.array_equal(out, rows_of(SMALL, 1, 0, [3]))
 
 
+def test_a_closed_pool_says_so_to_its_writers_and_readers(tmp_path: Path) -> None:
+    """The lock's descriptor may be another file's by then: nothing is done to it."""
+    pool = small_pool(tmp_path, lease_s=0.0, hint_tokens=1)
+    write(pool, "a", 1, 100)
+    reader, writer = pool.reader("a"), pool.writer("b", 64)
+    pool.close()
+    for call in (
+        lambda: reader.gather(0, [3], bytearray(656)),
+        lambda: writer.set_hint([[1]] * SMALL.layers),
+        lambda: writer.commit(64),
+        writer.close,
+    ):
+        with pytest.raises(BadInput, match="pool is closed"):
+            call()
+    reader.close()
+
+
 def test_pages_lie_where_the_interleaving_says(tmp_path: Path) -> None:
     def devices_of(name: str, interleave: str) -> list[list[int]]:
         (tmp_path / name).mkdir()

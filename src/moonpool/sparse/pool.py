@@ -285,11 +285,13 @@ class SparsePool:
         return self._devices[page // geometry.pages].array[at : at + size]
 
     def publish(self, entry: Entry, tokens: int, *, whole: bool, trim: bool = False) -> Entry:
+        self._require_open()
         with self._lock.held(), self._tables.change():
             entry = self._tables.publish(entry, tokens, clock_ns(), whole=whole)
             return self._tables.trim(entry) if trim else entry
 
     def drop(self, entry: Entry) -> None:
+        self._require_open()
         with self._lock.held(), self._tables.change():
             current = self._tables.entry(entry.number)
             if current.generation != entry.generation:
@@ -307,6 +309,7 @@ class SparsePool:
             raise BadSize(
                 f"this pool keeps hints of {self.layout.layers} x {room}, not {hint.shape}"
             )
+        self._require_open()
         with self._lock.held(), self._tables.change():
             self._hint_area(entry.number)[:, :tokens] = hint
             self._tables.set_hint(entry, tokens)
@@ -320,6 +323,7 @@ class SparsePool:
     def renew_lease(self, number: int, entry: Entry) -> int:
         """The lease's number from here on. Raises PrefixGone when it had run out and the prefix is
         gone."""
+        self._require_open()
         now_ns = clock_ns()
         with self._lock.held(), self._tables.change():
             if self._tables.renew(number, entry, self._until(now_ns), now_ns):
