@@ -300,6 +300,9 @@ def test_hints_are_kept_with_the_prefix(tmp_path: Path) -> None:
             writer.set_hint([[5, 6], [99, 150], [0, 1]])
             with pytest.raises(BadSize):
                 writer.set_hint([[1, 2, 3, 4, 5]] * 3)
+            for hint in ([[1, 2]], [[1.5, 2]] * 3, [1, 2, 3]):
+                with pytest.raises(BadInput, match="a hint is integers"):
+                    writer.set_hint(hint)
             writer.seal(100)
         with pool.reader("a") as reader:
             assert [column.tolist() for column in reader.hint()] == [[5, 6], [99], [0, 1]]

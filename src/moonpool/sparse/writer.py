@@ -10,10 +10,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from moonpool.core.errors import BadInput, BadSize, Closed
 from moonpool.sparse.layout import U32, as_bytes
+from moonpool.sparse.stored_format import as_hint
 
 if TYPE_CHECKING:
     from moonpool.sparse.lock import WriterMark
@@ -76,10 +75,7 @@ class SparseWriter:
         """Positions the last query chose, u32[layers, n], best first: what a decoder that starts
         cold may fetch before its first query."""
         self._require_open()
-        hint = np.asarray(positions, np.uint32)
-        if hint.ndim != 2:
-            raise BadInput(f"a hint is [layers, n], not of shape {hint.shape}")
-        self._pool.write_hint(self._entry, hint)
+        self._pool.write_hint(self._entry, as_hint(positions, self._pool.layout.layers))
 
     def seal(self, tokens: int) -> None:
         """The prefix is complete: all its tokens readable, the rest of its room given back."""
