@@ -15,6 +15,8 @@ from moonpool.sparse.layout import U8
 from moonpool.sparse.tables import U64, Stores
 from tests.sparse.stamped import SMALL, rows_of, write
 
+LEASE_S = 0.5  # of the readers that are killed
+
 
 class Dying(Stores):
     """Kills its process before the table change of this number."""
@@ -62,7 +64,7 @@ def die_writing(path: str, after: int) -> None:
 
 
 def die_reading(path: str, after: int) -> None:
-    pool = SparsePool.open(path, stores=Dying(after), writable=False)
+    pool = SparsePool.open(path, stores=Dying(after), writable=False, lease_s=LEASE_S)
     reader = pool.reader("old")
     out = np.empty((10, 656), np.uint8)
     reader.gather(0, range(10), out)

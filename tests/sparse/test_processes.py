@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -16,6 +17,7 @@ import pytest
 from moonpool.sparse import SparsePool
 from moonpool.sparse.leases import digest
 from moonpool.sparse.segment_format import NO_OWNER
+from tests.sparse.roles import LEASE_S
 from tests.sparse.stamped import SMALL, rows_of, small_pool, write
 
 pytestmark = pytest.mark.faults
@@ -104,6 +106,13 @@ def test_a_reader_killed_at_every_step_ends_with_its_lease(tmp_path: Path) -> No
             if not died:
                 break
         assert step > 5
+        pool.remove("old")
+        until_s = time.monotonic() + 30 * LEASE_S
+        while pool.stat().free_pages < pool.stat().pages and time.monotonic() < until_s:
+            time.sleep(LEASE_S / 20)
+            pool.reap()
+        assert pool.stat().free_pages == pool.stat().pages
+        assert pool.stat().leases == 0
 
 
 def test_no_gather_is_ever_of_two_owners(tmp_path: Path) -> None:
