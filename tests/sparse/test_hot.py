@@ -39,7 +39,7 @@ class Model:
         self.rows, self.policy, self.second_max = rows, policy, second
         self.first: list[OrderedDict[int, None]] = [OrderedDict(), OrderedDict()]
         self.second: OrderedDict[tuple[int, int], None] = OrderedDict()
-        self.hits = self.second_hits = self.fetched = self.evicted = 0
+        self.hits = self.second_hits = self.fetched = self.evicted = self.second_evicted = 0
 
     def ask(self, layer: int, wanted: list[int]) -> None:
         here = self.first[layer]
@@ -66,6 +66,7 @@ class Model:
                     self.second[layer, victim] = None
                     if len(self.second) > self.second_max:
                         self.second.popitem(last=False)
+                        self.second_evicted += 1
             here[position] = None
             now.add(position)
 
@@ -93,6 +94,7 @@ def test_a_buffer_equals_its_model(
         counted = hot.counters
         assert (counted.hits, counted.second_hits) == (model.hits, model.second_hits)
         assert (counted.fetched, counted.evicted) == (model.fetched, model.evicted)
+        assert counted.second_evicted == model.second_evicted
         assert counted.rows == counted.hits + counted.misses
         assert counted.misses == counted.second_hits + counted.fetched
     assert reader.counters.row_bytes == model.fetched * TINY.entry_bytes
@@ -174,8 +176,11 @@ def test_what_does_not_fit_is_refused(reader: SparseReader) -> None:
         hot.resolve(reader, 0, [500])
     with pytest.raises(BadInput, match="must ascend"):
         hot.resolve_layers(reader, [1, 0], [1, 1], [1, 2])
-    with pytest.raises(BadInput, match="layer 3 is not one"):
-        hot.resolve(reader, 3, [1])
+    for layer in (3, -1):
+        with pytest.raises(BadInput, match="layers are 0 to 2"):
+            hot.resolve(reader, layer, [1])
+    with pytest.raises(BadInput, match="counts cannot be negative"):
+        hot.resolve_layers(reader, [0, 1], [-1, 2], [1])
     with pytest.raises(BadInput, match="rows of 656 bytes do not fit"):
         HotBuffer(SparseLayout(3, 1152), 4).resolve(reader, 0, [1])
     with pytest.raises(BadInput, match="unknown hot buffer policy"):

@@ -107,7 +107,7 @@ class HotBuffer:
     ) -> Resolved:
         """Several layers, ascending, in one native call, and over TCP in one frame."""
         column = as_positions(positions, reader.length)
-        numbers, sizes = np.asarray(layers, np.uint32), np.asarray(counts, np.uint32)
+        numbers, sizes = reader.asked(layers, counts, column)
         if reader.layout.entry_bytes != self.layout.entry_bytes:
             raise BadInput(
                 f"rows of {reader.layout.entry_bytes} bytes do not fit a hot buffer of rows of "

@@ -117,27 +117,26 @@ class SparseReader:
         Positions may be unsorted and repeat themselves.
         """
         column = as_positions(positions, self.length)
-        return self.gather_layers([layer], [len(column)], column, out)
+        return self._gather_into([layer], [len(column)], column, out)
 
     def gather_layers(
         self, layers: Any, counts: Any, positions: Any, out: Any = None
     ) -> GatherStats:
         """Several layers at once (over TCP: one frame): layer `layers[i]` wants the next
         `counts[i]` of `positions`. Rows come one after another in that order."""
-        asked = self._asked(layers, counts, positions)
-        return self._gather(*asked, as_rows(out, len(asked[2]), self.layout.entry_bytes))
+        return self._gather_into(layers, counts, as_positions(positions, self.length), out)
 
     def gather_async(self, layer: int, positions: Any, out: Any) -> Ticket:
         """The same in the background; input is checked before it returns."""
         column = as_positions(positions, self.length)
-        asked = self._asked([layer], [len(column)], column)
+        numbers, sizes = self.asked([layer], [len(column)], column)
         flat = as_rows(out, len(column), self.layout.entry_bytes)
         with self._lock:
             if self._closed:  # a thread made now would never be ended
                 raise Closed(_CLOSED)
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, "moonpool-gather")
-            return Ticket(self._pool.submit(self._gather, *asked, flat))
+            return Ticket(self._pool.submit(self._gather, numbers, sizes, column, flat))
 
     def read_layer(self, layer: int, out: Any) -> None:
         """Every row of a layer, `length` rows of entry_bytes: the full fetch."""
@@ -220,8 +219,9 @@ class SparseReader:
     def count_rows(self, rows: int) -> None:
         self._count(1, rows, rows * self.layout.entry_bytes, 0)
 
-    def _asked(self, layers: Any, counts: Any, positions: Any) -> tuple[U32, U32, U32]:
-        column = as_positions(positions, self.length)
+    def asked(self, layers: Any, counts: Any, column: U32) -> tuple[U32, U32]:
+        """Layers and counts as the source wants them. Raises BadInput when they are not this
+        prefix's, or do not fit the positions."""
         numbers, sizes = np.asarray(layers, np.int64), np.asarray(counts, np.int64)
         if numbers.ndim != 1 or numbers.shape != sizes.shape or int(sizes.sum()) != len(column):
             raise BadInput(
@@ -232,7 +232,12 @@ class SparseReader:
             raise BadInput(f"layers are 0 to {self.layout.layers - 1}, not {numbers.tolist()}")
         if sizes.size and int(sizes.min()) < 0:
             raise BadInput("counts cannot be negative")
-        return numbers.astype(np.uint32), sizes.astype(np.uint32), column
+        return numbers.astype(np.uint32), sizes.astype(np.uint32)
+
+    def _gather_into(self, layers: Any, counts: Any, column: U32, out: Any) -> GatherStats:
+        numbers, sizes = self.asked(layers, counts, column)
+        flat = as_rows(out, len(column), self.layout.entry_bytes)
+        return self._gather(numbers, sizes, column, flat)
 
     def _gather(self, layers: U32, counts: U32, positions: U32, out: U8) -> GatherStats:
         self._begin(0)
