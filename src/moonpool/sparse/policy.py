@@ -22,7 +22,7 @@ MISS_CURVE: Final = ((0.0, 1.0), (1.0, 0.30), (2.0, 0.134), (4.0, 0.067))
 
 
 class Costs(NamedTuple):
-    """Of one transport. Defaults of this package are measured on two cores: docs/sparse.md."""
+    """Of one transport. The defaults are estimates, not measured: give those of your machine."""
 
     full_bytes_per_s: float
     gather_bytes_per_s: float
@@ -32,7 +32,7 @@ class Costs(NamedTuple):
 COSTS: Final = {
     "shm": Costs(4.0e9, 2.0e9, 0.0),
     "tcp": Costs(2.5e9, 1.0e9, 100e-6),
-    "file": Costs(1.0e9, 9.0e6, 0.0),  # cold: a page fault from disk for every row or two
+    "file": Costs(1.0e9, 9.0e6, 0.0),  # cold: every row or two waits for its page from the disk
 }
 
 
