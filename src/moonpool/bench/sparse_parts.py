@@ -157,7 +157,10 @@ def plain_read_s(source: Path, destination: U8) -> float:
                 connection.sendall(len(view).to_bytes(8, "little"))
                 while got < len(view):
                     room = view[got : got + _CHUNK_BYTES]
-                    got += connection.recv_into(room, 0, socket.MSG_WAITALL)
+                    came = connection.recv_into(room, 0, socket.MSG_WAITALL)
+                    if not came:
+                        raise ConnectionError(f"the plain program ended after {got} bytes")
+                    got += came
                 return time.perf_counter() - start
         finally:
             child.kill()
