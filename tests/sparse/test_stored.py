@@ -1,5 +1,6 @@
 """Sparse prefixes as objects of a pool: views, rows packed over TCP, whole: the same bytes."""
 
+import struct
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -20,7 +21,13 @@ from moonpool.pool.pool import Pool
 from moonpool.pool.shell import BlockingShell
 from moonpool.sparse import HotBuffer, PrefixStore, SparseReader
 from moonpool.sparse.policy import Expected
-from moonpool.sparse.stored_format import unit_key
+from moonpool.sparse.stored_format import (
+    MAGIC,
+    VERSION,
+    Manifest,
+    decode_manifest,
+    unit_key,
+)
 from tests.faults.pool_rig import MIB, Rig, running
 from tests.sparse.stamped import SMALL, index_of, rows_of
 
@@ -201,6 +208,23 @@ def test_other_objects_and_other_models_are_refused(filled: Rig) -> None:
         PrefixStore(pool, SMALL, 100)
     with pytest.raises(BadInput):
         PrefixStore(pool, SMALL, UNIT).writer("q", 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokens": 0},
+        {"tokens": 1 << 40, "unit_tokens": 1 << 30},
+        {"tokens": 1 << 31, "unit_tokens": 64},
+        {"unit_tokens": 0},
+        {"unit_tokens": 100},
+    ],
+)
+def test_a_manifest_that_no_writer_made_is_refused(change: dict[str, int]) -> None:
+    """Before anybody makes a list of as many objects as it says."""
+    body = msgspec.msgpack.encode(msgspec.to_builtins(Manifest(SMALL, TOKENS, UNIT)) | change)
+    with pytest.raises(SegmentDamaged):
+        decode_manifest(struct.pack("<4sII", MAGIC, VERSION, len(body)) + body, "p")
 
 
 @pytest.mark.parametrize("shared_memory", [True, False])

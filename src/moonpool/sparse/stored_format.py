@@ -16,10 +16,11 @@ import msgspec
 import numpy as np
 
 from moonpool.core.errors import BadInput, SegmentDamaged
-from moonpool.sparse.layout import U8, U32, SparseLayout
+from moonpool.sparse.layout import TOKENS_MAX, U8, U32, SparseLayout
 
 MAGIC: Final = b"MPSP"
 VERSION: Final = 1
+UNITS_MAX: Final = 1 << 16  # what one frame can name
 _HEAD: Final = struct.Struct("<4sII")  # magic, version, bytes of the description
 
 
@@ -30,6 +31,13 @@ class Manifest(msgspec.Struct, frozen=True):
     tokens: int
     unit_tokens: int
     hint_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        """A manifest may be anybody's: what it says is looked at before memory is taken for it."""
+        if self.unit_tokens < 1 or self.unit_tokens % self.layout.page_tokens:
+            raise BadInput(f"units of {self.unit_tokens} tokens are no whole pages")
+        if not 1 <= self.tokens <= TOKENS_MAX or self.units > UNITS_MAX:
+            raise BadInput(f"{self.tokens} tokens are no prefix in units of {self.unit_tokens}")
 
     @property
     def units(self) -> int:
@@ -77,8 +85,6 @@ def decode_manifest(data: bytes, name: str) -> tuple[Manifest, list[U32]]:
         manifest = msgspec.msgpack.decode(body, type=Manifest)
         hint = np.frombuffer(data[_HEAD.size + length :], np.uint32)
         hint = hint.reshape(manifest.layout.layers, manifest.hint_tokens)
-        if manifest.tokens < 1 or manifest.unit_tokens < 1:
-            raise BadInput("a prefix of no tokens")
     except (msgspec.MsgspecError, BadInput, ValueError) as error:
         raise SegmentDamaged(f"{name} is no sparse prefix: {error}") from None
     columns = [column[column < manifest.tokens] for column in hint]
