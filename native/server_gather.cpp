@@ -120,6 +120,8 @@ class GatherRows : public ObjectRequest {
   Status look(std::uint32_t layer, std::uint32_t position) const {
     const std::size_t number = position / head_.unit_tokens;
     if (number >= units_.size()) return Status::kBounds;
+    // The last numbers there are: no table has as many layers or tokens as would hold them.
+    if (layer == ~0u || position == ~0u) return Status::kBounds;
     if (windows_[number].status != Status::kOk) return windows_[number].status;
     const std::uint64_t stride = units_[number].layer_stride;
     const std::uint64_t size = windows_[number].size;

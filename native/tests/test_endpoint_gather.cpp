@@ -204,6 +204,12 @@ TEST(rows_outside_an_object_are_refused_one_layer_at_a_time) {
   op->wait(-1);
   CHECK_EQ(op->result().status[0], code(Status::kOk));
   CHECK_EQ(op->result().status[2], code(Status::kBounds));
+  // The last layer that a number can name, in an object whose layers all lie in one place.
+  wanted.strides = {0}, wanted.layers = {0, 1, ~0u};
+  op = gather(world, wanted, out);
+  op->wait(-1);
+  CHECK_EQ(op->result().status[0], code(Status::kOk));
+  CHECK_EQ(op->result().status[2], code(Status::kBounds));
   CHECK_THROWS(gather_rows(world.client, incarnation_of(*world.agent), wanted.list(),
                            {out.data(), kRow}, -1, true),
                std::invalid_argument);
