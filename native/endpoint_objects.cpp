@@ -43,6 +43,14 @@ void check_payload(const Endpoint& endpoint, std::uint64_t total) {
                               " bytes");
 }
 
+// A peer ends the connection over more, and all that is under way on it.
+void check_meta(const Endpoint& endpoint, const char* name, std::size_t size) {
+  if (size <= endpoint.options().frame_meta_bytes_max) return;
+  throw std::invalid_argument(std::string(name) + " take at most frame_meta_bytes_max = " +
+                              std::to_string(endpoint.options().frame_meta_bytes_max) +
+                              " bytes, got " + std::to_string(size));
+}
+
 // Meta and size checks that claims share with puts.
 Submission with_claims(Endpoint& endpoint, wire::Type type, const wire::Id16& incarnation,
                        const ClaimList& claims, wire::Writer writer, std::int64_t deadline_ms) {
@@ -60,12 +68,8 @@ Submission with_claims(Endpoint& endpoint, wire::Type type, const wire::Id16& in
     throw std::invalid_argument("the claims' keys take " + std::to_string(text) +
                                 " bytes, the blob has " + std::to_string(claims.blob.size()));
   }
-  std::size_t size = sizeof(writer) + claims.records.size() + claims.blob.size();
-  if (size > endpoint.options().frame_meta_bytes_max) {
-    throw std::invalid_argument("a batch's claims take at most frame_meta_bytes_max = " +
-                                std::to_string(endpoint.options().frame_meta_bytes_max) +
-                                " bytes, got " + std::to_string(size));
-  }
+  check_meta(endpoint, "a batch's claims",
+             sizeof(writer) + claims.records.size() + claims.blob.size());
   Submission submission = on_segment(endpoint, type, incarnation, count, deadline_ms);
   submission.term = claims.term;
   append(submission.meta, writer);
@@ -101,6 +105,9 @@ Submission gather_rows(Endpoint& endpoint, const wire::Id16& incarnation, const 
                                 " bytes do not fit a buffer of " + std::to_string(room.size));
   }
   check_payload(endpoint, total * wanted.row_bytes);
+  check_meta(endpoint, "a gather's units, layers and positions",
+             sizeof(wire::GatherHead) + wanted.slots.size() * sizeof(wire::GatherUnit) +
+                 wanted.layers.size() * sizeof(wire::GatherLayer) + wanted.positions.size_bytes());
   Submission submission =
       on_segment(endpoint, wire::Type::kGatherRows, incarnation, wanted.layers.size(), deadline_ms);
   submission.flags = verify ? wire::kFlagChecksum : 0;

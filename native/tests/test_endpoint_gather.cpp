@@ -215,6 +215,19 @@ TEST(rows_outside_an_object_are_refused_one_layer_at_a_time) {
                std::invalid_argument);
 }
 
+TEST(a_gather_too_long_for_a_frame_is_refused_before_it_is_sent) {
+  World world;
+  Wanted wanted;
+  wanted.add(world.put(value_of(0), 1));
+  wanted.layers = {0}, wanted.counts = {17u << 20}, wanted.positions.resize(17u << 20);
+  RowsWanted list = wanted.list();
+  list.row_bytes = 1;
+  Bytes out(17u << 20);
+  CHECK_THROWS(gather_rows(world.client, incarnation_of(*world.agent), list,
+                           {out.data(), out.size()}, -1, true),
+               std::invalid_argument);
+}
+
 TEST(a_gather_that_lies_about_itself_ends_its_connection) {
   World world;
   Wanted wanted;
