@@ -10,6 +10,7 @@ from moonpool.core.errors import (
     BadInput,
     BadSize,
     Closed,
+    DeadlineExceeded,
     LayoutMismatch,
     PoolFull,
     PrefixGone,
@@ -17,6 +18,7 @@ from moonpool.core.errors import (
 )
 from moonpool.sparse import SparseLayout, SparsePool, gather_union
 from moonpool.sparse.layout import U8
+from moonpool.sparse.lock import PoolLock
 from moonpool.sparse.segment_format import HEADER_BYTES
 from moonpool.sparse.tables import U64, Stores
 from tests.sparse.stamped import SMALL, index_of, rows_of, small_pool, write
@@ -200,6 +202,29 @@ def test_a_full_pool_evicts_what_nobody_reads(tmp_path: Path) -> None:
             with pytest.raises(PoolFull, match="16 pages are wanted, 8 could"):
                 pool.writer("more", 1024)
         assert pool.exists("new")
+
+
+def test_full_tables_say_so(tmp_path: Path) -> None:
+    with small_pool(tmp_path, entries=1, leases=1) as pool:
+        write(pool, "a", 1, 64)
+        with pool.reader("a"):
+            with pytest.raises(PoolFull, match="all 1 leases are taken"):
+                pool.reader("a")
+            with pytest.raises(PoolFull, match="all 1 prefixes are being written or read"):
+                pool.writer("b", 64)
+        pool.reader("a").close()
+        write(pool, "b", 2, 64)
+        assert not pool.exists("a")
+
+
+def test_a_lock_that_another_holds_is_waited_for_to_a_deadline(tmp_path: Path) -> None:
+    with small_pool(tmp_path) as pool:
+        other = PoolLock(pool.paths[0])
+        with other.held(), pytest.raises(DeadlineExceeded, match="holds the pool's lock"):
+            with pool._lock.held(timeout_s=0.02):
+                pass
+        assert not pool.exists("a")  # free again
+        other.close()
 
 
 def test_what_was_opened_longest_ago_goes_first(tmp_path: Path) -> None:
