@@ -114,6 +114,14 @@ bool FileJob::finished(const Piece& piece, std::int64_t moved) {
   return given_ < pieces_.size() && state_ == OpState::kPosted;
 }
 
+// Whether a piece moves bytes of a block. Blocks that are only read may lie on top of each other,
+// in memory or in the file: it does when the same bytes meet at both ends.
+bool FileJob::shares(const Block& block, const Piece& piece) {
+  const std::uint64_t ahead = block.offset - piece.offset;  // wraps, as the difference below does
+  return block.offset < piece.offset + piece.size && piece.offset < block.offset + block.size &&
+         static_cast<std::uint64_t>(block.memory - piece.memory) == ahead;
+}
+
 // Takes the piece's bytes off the blocks it covers; those now complete.
 std::vector<std::size_t> FileJob::arrive(const Piece& piece) {
   std::vector<std::size_t> complete;
@@ -121,7 +129,7 @@ std::vector<std::size_t> FileJob::arrive(const Piece& piece) {
   for (std::size_t i = piece.block; i < blocks_.size(); ++i) {
     Block& block = blocks_[i];
     if (block.size == 0) continue;
-    if (block.memory >= end || block.memory + block.size <= piece.memory) break;
+    if (!shares(block, piece)) break;
     const std::byte* const from = std::max<const std::byte*>(block.memory, piece.memory);
     const std::byte* const to = std::min<const std::byte*>(block.memory + block.size, end);
     block.left -= static_cast<std::size_t>(to - from);
@@ -133,11 +141,10 @@ std::vector<std::size_t> FileJob::arrive(const Piece& piece) {
 }
 
 void FileJob::fail_blocks(const Piece& piece, Status status) {
-  const std::byte* const end = piece.memory + piece.size;
   for (std::size_t i = piece.block; i < blocks_.size(); ++i) {
     const Block& block = blocks_[i];
     if (block.size == 0) continue;
-    if (block.memory >= end || block.memory + block.size <= piece.memory) break;
+    if (!shares(block, piece)) break;
     status_[i] = byte_of(status);
   }
 }

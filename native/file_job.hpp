@@ -91,6 +91,7 @@ class FileJob {
   bool may_end() const { return out_ == 0 && (stopped_ || given_ == pieces_.size()); }
   void end_if_due();
   void end(OpState state);
+  static bool shares(const Block& block, const Piece& piece);
   void fail_blocks(const Piece& piece, Status status);
   std::vector<std::size_t> arrive(const Piece& piece);
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -176,6 +177,18 @@ TEST(too_late_and_cancelled) {
     const auto empty = job_of(file.fd, false, memory, {{}, {}, {}});
     CHECK(empty->state() == OpState::kDone);
   }
+}
+
+// What went to one place of the file is not at the others yet.
+TEST(memory_written_to_several_places_is_several_blocks) {
+  std::vector<std::byte> memory = stamped(1'000, 1);
+  const auto job = job_of(-1, true, memory, {{0, 0, 0}, {0, 5'000, 9'000}, {1'000, 1'000, 1'000}});
+  job->finished(*job->next(0), 1'000);
+  job->finished(*job->next(0), -ENOSPC);
+  job->cancel();
+  CHECK(job->state() == OpState::kCancelled);
+  const std::vector<std::uint8_t> want{0, 15, 10};
+  CHECK(job->status() == want);
 }
 
 TEST(a_job_that_nothing_carries_out_expires) {
