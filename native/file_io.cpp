@@ -1,6 +1,7 @@
 #include "file_io.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "socket_io.hpp"
 
@@ -20,9 +21,14 @@ void FileIo::submit(const std::shared_ptr<FileJob>& job, bool may_be_cached) {
     job->refuse(Status::kBusy, std::to_string(jobs_.size()) + " file ops wait already");
     job->cancel();
   } else {
-    jobs_.push_back(job);
-    wake();
+    line_up(job);
   }
+}
+
+void FileIo::line_up(const std::shared_ptr<FileJob>& job) {
+  // Once, however many of its pieces come back: the queue's length is that of the jobs in it.
+  if (!std::exchange(job->queued, true)) jobs_.push_back(job);
+  wake();
 }
 
 void FileIo::close() {
@@ -45,6 +51,7 @@ std::optional<FileIo::Work> FileIo::take(std::int64_t now_ns) {
       jobs_.push_back(job);
       return Work{std::move(job), *piece};
     }
+    job->queued = false;
   }
   return std::nullopt;
 }
@@ -56,8 +63,7 @@ void FileIo::tell(const Work& work, std::int64_t moved) {
   if (stopping_) {
     job->cancel();
   } else {
-    jobs_.push_back(job);
-    wake();
+    line_up(job);
   }
 }
 

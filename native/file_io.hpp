@@ -55,6 +55,9 @@ class FileIo {
   bool stopping_ = false;
 
  private:
+  // Under the lock.
+  void line_up(const std::shared_ptr<FileJob>& job);
+
   std::deque<std::shared_ptr<FileJob>> jobs_;
   Completions completions_;
 };

@@ -78,6 +78,7 @@ class FileJob {
   const int fd;
   const bool write;
   const std::int64_t deadline_ns;
+  bool queued = false;  // whether it waits for its turn; of who carries it out
 
  private:
   struct Block {

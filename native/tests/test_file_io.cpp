@@ -218,6 +218,36 @@ TEST(a_job_that_nothing_carries_out_expires) {
   }
 }
 
+// Carries nothing out by itself.
+class ByHand final : public FileIo {
+ public:
+  using FileIo::FileIo;
+  const char* backend() const override { return "hand"; }
+  void move_one() {
+    const std::optional<Work> work = take(0);
+    tell(*work, static_cast<std::int64_t>(work->second.size));
+  }
+
+ private:
+  void wake() override {}
+  void join() override {}
+};
+
+TEST(a_large_job_fills_no_queue) {
+  ByHand io({.jobs_max = 3});
+  std::vector<std::byte> memory(12 << 20);
+  const auto large = job_of(-1, true, memory, {{0}, {0}, {12 << 20}});
+  io.submit(large, false);
+  for (int i = 0; i < 11; ++i) io.move_one();
+  const auto other = job_of(-1, true, memory, {{0}, {0}, {100}});
+  io.submit(other, false);
+  CHECK(other->state() == OpState::kQueued);
+  io.move_one();
+  io.move_one();
+  CHECK(large->state() == OpState::kDone);
+  CHECK(other->state() == OpState::kDone);
+}
+
 TEST(closing_under_load_leaves_memory_quiet) {
   for (unsigned turn = 0; turn < 2; ++turn) {
     for (auto& io : backends({.depth = 4, .threads = 2, .jobs_max = 8})) {
