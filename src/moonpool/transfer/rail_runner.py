@@ -49,10 +49,10 @@ class RailRunner:
         while self._news and self._turn.acquire(blocking=False):
             try:
                 self._news = False
-                wake_s = self.striper.pump()
+                # In this turn, or a later turn's word could be overwritten by this one's.
+                self._wake_by(self.striper.pump())
             finally:
                 self._turn.release()
-            self._wake_by(wake_s)
 
     def _wake_by(self, wake_s: float) -> None:
         with self._timer:
