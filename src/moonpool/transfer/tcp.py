@@ -81,7 +81,8 @@ class TcpOp(Op):
             until_s = time.monotonic() + limit_s
             for frame in frames:
                 frame.wait(math.ceil(max(0.0, until_s - time.monotonic()) * 1000))
-        if self.done() or self._heir is None:
+        # Another thread may be about to find the heir, so this one listens for the end.
+        if self.done() or not self._inherited:
             return self.done()
         left_s = None if timeout is None else max(0.0, until_s - time.monotonic())
         return super().wait(left_s)
