@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -297,3 +298,25 @@ def test_segments_are_closed_by_with(tmp_path: Path) -> None:
         with engine.open_file(tmp_path / "one", 1, create=True) as file:
             assert isinstance(file, FileSegment)
         assert file.closed and "closed" in repr(file)
+
+
+def test_a_forked_child_that_closes_the_engine_ends_nothing_of_its_parent() -> None:
+    script = """
+import os, tempfile, threading
+from moonpool.transfer.engine import Engine
+with tempfile.TemporaryDirectory() as folder, Engine(dir=folder) as engine:
+    memory = engine.allocate(16 << 20)
+    file = engine.open_file(folder + "/file", 16 << 20, create=True)
+    def told():
+        over = threading.Event()
+        engine.write(memory, None, file, None).add_done_callback(lambda _: over.set())
+        return over.wait(20)
+    assert told()
+    pid = os.fork()
+    if pid == 0:
+        engine.close()
+        os._exit(0 if engine.closed else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert told()
+"""
+    assert os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", script) == 0

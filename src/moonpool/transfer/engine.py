@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 import secrets
 import threading
 import weakref
@@ -71,6 +72,7 @@ class Engine(OwnSegments):
         self.connect_timeout_s = self.config.connect_timeout_ms / 1000
         self.queue_ops_max = self.config.queue_ops_max
         self.closed = False
+        self._owner = os.getpid()
         self.address = ""
         self.addresses: list[str] = []
         self._deadline_s = self.config.deadline_ms / 1000
@@ -259,7 +261,13 @@ class Engine(OwnSegments):
         return dict(self._registry.segments)
 
     def close(self) -> None:
-        """Ends all ops, connections and registrations; quiet when it returns."""
+        """Ends all ops, connections and registrations; quiet when it returns. In a forked child it
+        ends nothing: all of it is the parent's."""
+        if os.getpid() != self._owner:
+            # No lock, which a thread that was not forked may hold, and no descriptor: they are
+            # shared, and what is written to wake a thread wakes the parent's.
+            self.closed = True
+            return
         with self._lock:
             if self.closed:
                 return
