@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -320,3 +321,17 @@ with tempfile.TemporaryDirectory() as folder, Engine(dir=folder) as engine:
     assert told()
 """
     assert os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", script) == 0
+
+
+def test_a_file_is_not_closed_under_a_thread_that_gives_an_op_to_it(tmp_path: Path) -> None:
+    segment = FileSegment(tmp_path / "file", 8, create=True)
+    with segment.in_use() as descriptor:
+        closing = threading.Thread(target=segment.close)
+        closing.start()
+        closing.join(0.05)
+        assert closing.is_alive() and os.fstat(descriptor).st_size == 8
+    closing.join()
+    with pytest.raises(Closed), segment.in_use():
+        pass
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)

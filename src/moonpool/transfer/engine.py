@@ -46,7 +46,7 @@ from moonpool.transfer.request import (
     checked_priority,
     checked_transfer,
 )
-from moonpool.transfer.segment import RemoteSegment, Segment
+from moonpool.transfer.segment import Segment
 from moonpool.transfer.shm import ShmTransport
 from moonpool.transfer.tcp import CompletionPump, TcpTransport
 
@@ -338,7 +338,8 @@ class Engine(OwnSegments):
         op.count_in(self._tally)
         if not op.last_state.terminal:
             transfer.local.hold(op)
-            if not isinstance(transfer.remote, RemoteSegment):
+            # A file holds its ops itself, before its descriptor could be closed under them.
+            if isinstance(transfer.remote, Segment):
                 transfer.remote.hold(op)
         return op
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from moonpool import _core
-from moonpool.core.errors import BadConfig, MoonpoolError, TransferError
+from moonpool.core.errors import BadConfig, Closed, MoonpoolError, TransferError
 from moonpool.core.sections import TransferConfig
 from moonpool.transfer.base import U32, BlockStatus, OpState, Transfer, error_from_status
 from moonpool.transfer.file_segment import FileSegment
@@ -108,21 +108,24 @@ class FileTransport:
             op.settle(OpState.EXPIRED, error=expired(op))
             return op
         try:
-            job = self._io.submit(
-                remote.descriptor,
-                transfer.kind == "write",
-                transfer.local.buffer,
-                transfer.local_offsets,
-                transfer.remote_offsets,
-                transfer.lengths,
-                int(transfer.deadline_s * 1e9),
-                transfer.checksum,
-                not remote.direct and transfer.nbytes <= self._inline_bytes,
-            )
+            with remote.in_use() as descriptor:
+                job = self._io.submit(
+                    descriptor,
+                    transfer.kind == "write",
+                    transfer.local.buffer,
+                    transfer.local_offsets,
+                    transfer.remote_offsets,
+                    transfer.lengths,
+                    int(transfer.deadline_s * 1e9),
+                    transfer.checksum,
+                    not remote.direct and transfer.nbytes <= self._inline_bytes,
+                )
+                op.posted(job)
+                remote.hold(op)
         except (IndexError, ValueError, BufferError) as error:
             op.settle(OpState.FAILED, error=TransferError(f"{transfer.kind} over file: {error}"))
-            return op
-        op.posted(job)
+        except Closed as error:
+            op.settle(OpState.FAILED, error=error)
         return op
 
     def close(self) -> None:

@@ -3,7 +3,9 @@
 import mmap
 import os
 import stat
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -49,6 +51,8 @@ class FileSegment:
         self.closed = False
         self._on_close = on_close
         self._open_ops = OpenOps()
+        self._users = 0
+        self._unused = threading.Condition()
         _check_size(nbytes, create)
         self.descriptor = _opened(self.path, writable, create, direct)
         try:
@@ -97,15 +101,34 @@ class FileSegment:
                 f"memory"
             )
 
+    @contextmanager
+    def in_use(self) -> Iterator[int]:
+        """The descriptor, which stays open inside: close() waits, in another thread. Nobody is
+        called back inside, who might close it. Raises Closed."""
+        self._open_ops.sweep()
+        with self._unused:
+            self.require_open()
+            self._users += 1
+        try:
+            yield self.descriptor
+        finally:
+            with self._unused:
+                self._users -= 1
+                self._unused.notify_all()
+
     def hold(self, op: Op) -> None:
-        """Makes close() end `op` first."""
+        """Makes close() end `op` first. To be called inside in_use()."""
         self._open_ops.add(op)
 
     def close(self) -> None:
         """Cancels what still moves here, waits until that is quiet, and closes the file."""
-        if self.closed:
-            return
-        self.closed = True
+        with self._unused:
+            if self.closed:
+                return
+            self.closed = True
+            # Those that give an op to the kernel; none of them waits for anything.
+            while self._users:
+                self._unused.wait()
         self._open_ops.end()
         os.close(self.descriptor)
         if self._on_close is not None:

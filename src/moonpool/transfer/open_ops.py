@@ -13,9 +13,12 @@ class OpenOps:
 
     def add(self, op: Op) -> None:
         """From here on end() ends `op`, too."""
+        self._ops.append(op)
+
+    def sweep(self) -> None:
+        """Before each add(). To look at an op may call back whoever listens for its end."""
         if len(self._ops) >= _SWEEP_OPS:
             self._ops = [open_op for open_op in self._ops if not open_op.done()]
-        self._ops.append(op)
 
     def end(self) -> None:
         """Cancels all and waits until each is quiet."""

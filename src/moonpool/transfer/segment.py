@@ -105,6 +105,7 @@ class Segment:
 
     def hold(self, op: Op) -> None:
         """Makes close() end `op` first, so that the memory is quiet afterwards."""
+        self._open_ops.sweep()
         self._open_ops.add(op)
 
     def close(self) -> None:
