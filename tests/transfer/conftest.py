@@ -1,13 +1,23 @@
 """Seams the transfer tests share: segments with known bytes, checked transfers, the reference."""
 
+import tempfile
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 
 from moonpool.transfer.base import U64, OpState, Transfer
 from moonpool.transfer.op import Op
 from moonpool.transfer.segment import Segment
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[str]:
+    """Where the engines of a module put their sockets: short, since a socket's path is."""
+    with tempfile.TemporaryDirectory(prefix="mp-") as path:
+        yield path
 
 
 def stamped(nbytes: int, seed: int = 1) -> np.ndarray[Any, np.dtype[np.uint8]]:

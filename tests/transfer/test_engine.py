@@ -43,12 +43,6 @@ class Pair(NamedTuple):
     near: Segment
 
 
-@pytest.fixture(scope="module")
-def folder() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="mp-") as path:
-        yield path
-
-
 @pytest.fixture
 def pair(folder: str) -> Iterator[Pair]:
     with Engine(dir=folder) as owner, Engine(dir=folder) as engine:

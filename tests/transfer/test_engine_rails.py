@@ -2,7 +2,6 @@
 and mended in mid-transfer, every byte looked at.
 """
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,12 +28,6 @@ pytestmark = pytest.mark.faults
 
 BIG = stamped(BIG_BYTES, BIG_SEED)
 MINE = stamped(BIG_BYTES, 10)
-
-
-@pytest.fixture(scope="module")
-def folder() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="mp-") as path:
-        yield path
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 not a byte of the caller's memory touched afterwards, whatever the peer does when it wakes.
 """
 
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,12 +22,6 @@ pytestmark = pytest.mark.faults
 BIG, MINE = stamped(BIG_BYTES, BIG_SEED), stamped(BIG_BYTES, 10)
 # The ops could wait for so long: what ends them is the heartbeat.
 LONG_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def folder() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="mp-") as path:
-        yield path
 
 
 @pytest.fixture

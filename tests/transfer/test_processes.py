@@ -3,7 +3,6 @@
 Each test starts the peer it needs; what it holds is described in owner.py.
 """
 
-import tempfile
 import time
 from collections.abc import Iterator
 
@@ -30,12 +29,6 @@ from tests.transfer.test_bytes_property import block_lists
 pytestmark = pytest.mark.faults
 
 KV, RAW = stamped(KV_BYTES, KV_SEED), stamped(RAW_BYTES, RAW_SEED)
-
-
-@pytest.fixture(scope="module")
-def folder() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="mp-") as path:
-        yield path
 
 
 @pytest.fixture(scope="module")
