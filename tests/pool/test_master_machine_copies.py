@@ -65,6 +65,25 @@ def test_a_node_that_comes_back_leaves_no_copy_too_many(world: MasterWorld) -> N
     assert sum(node.agent.usage()["sealed"] for node in world.nodes) == 40
 
 
+def lease(world: MasterWorld, client: int, key: bytes, ttl_ms: int) -> None:
+    found = world.call(client, m.Lookup(pack_keys([key])), m.Found)
+    leased = world.call(client, m.Lease(0, found.row, found.sequence, ttl_ms), m.Leased)
+    assert leased.granted == b"\1"
+
+
+def test_a_copy_too_many_that_is_leased_stays_until_its_lease_is_over(world: MasterWorld) -> None:
+    client = world.client()
+    world.put(client, [b"a"], replicas=2)
+    world.leave(world.nodes[0])
+    world.pass_time(8.0)
+    lease(world, client, b"a", 6000)
+    world.join(world.nodes[0])
+    world.pass_time(4.0)
+    assert len(nodes_of(world, client, b"a")) == 3
+    world.pass_time(6.0)
+    assert len(nodes_of(world, client, b"a")) == 2
+
+
 def test_a_put_that_found_too_few_nodes_gets_its_copies_when_there_are_more() -> None:
     world = MasterWorld(REPAIR)
     world.add_node()
@@ -113,9 +132,7 @@ def test_a_drained_node_is_emptied_and_gets_nothing_new(world: MasterWorld) -> N
 def test_what_is_leased_leaves_a_drained_node_when_its_lease_is_over(world: MasterWorld) -> None:
     client = world.client()
     world.put(client, [b"a"], prefer_segment=0)
-    found = world.call(client, m.Lookup(pack_keys([b"a"])), m.Found)
-    leased = world.call(client, m.Lease(0, found.row, found.sequence, 5000), m.Leased)
-    assert leased.granted == b"\1"
+    lease(world, client, b"a", 5000)
     drain(world, client, "n0")
     world.pass_time(3.0)
     assert nodes_of(world, client, b"a") == [0]
@@ -167,8 +184,7 @@ def test_a_sealed_copy_is_not_taken_for_a_stranger_before_its_answer(world: Mast
 def test_a_lease_taken_while_a_copy_is_made_keeps_the_source(world: MasterWorld) -> None:
     client = world.client()
     node, order = order_to(world, client, b"a")
-    found = world.call(client, m.Lookup(pack_keys([b"a"])), m.Found)
-    world.call(client, m.Lease(0, found.row, found.sequence, 3000), m.Leased)
+    lease(world, client, b"a", 3000)
     world.from_node(node, keep(node.agent, order, [stamp(b"a", 64)]))
     assert nodes_of(world, client, b"a") == [0, order.segment]
     world.copying = True
@@ -275,6 +291,18 @@ def test_what_three_hosts_read_often_gains_a_copy_and_loses_it_when_it_is_cold()
     assert len(world.placed(readers[0], b"hot")) == 1
     assert world.look(readers[0], b"hot") == [L.FOUND]
     assert sum(node.agent.usage()["sealed"] for node in world.nodes) == 2
+
+
+def test_an_additional_copy_that_is_leased_goes_after_its_lease() -> None:
+    world, readers = hot_world()
+    world.put(readers[0], [b"hot"])
+    read(world, readers, b"hot", 10)
+    world.pass_time(3.0)
+    lease(world, readers[0], b"hot", 6000)
+    world.pass_time(5.0)
+    assert len(world.placed(readers[0], b"hot")) == 2
+    world.pass_time(5.0)
+    assert len(world.placed(readers[0], b"hot")) == 1
 
 
 def test_what_is_read_on_stays_hot() -> None:

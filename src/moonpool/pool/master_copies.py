@@ -88,7 +88,7 @@ class Copies:
 
     def _follow_heat(self, now: float) -> None:
         heat, copying = self._catalog.rows.heat, self._catalog.copying
-        cooled = heat.cooled(now, lambda row: bool(copying.open(np.array([row], np.int32))[0]))
+        cooled = heat.cooled(now, lambda row: not self._settled(np.array([row], np.int32))[0])
         if cooled.size:
             self._trim(cooled)
         present = self._present(now)
@@ -141,7 +141,7 @@ class Copies:
         rows, cursor = self._catalog.scan(self._cursor, LIST_ROWS, b"")
         few, many = copying.lacking(rows, self._present(now))
         few = few[~copying.open(few)][: self._rows_a_step]
-        many = many[~copying.open(many)][: self._rows_a_step]
+        many = many[self._settled(many)][: self._rows_a_step]
         if many.size:
             self._trim(many)
         if few.size and self._copy(few, now, None) or many.size == self._rows_a_step:
@@ -149,6 +149,12 @@ class Copies:
         self._cursor = max(cursor, 0)
         if cursor < 0:
             self._next_step = now + max(STEP_S, self._delay_s / 4)
+
+    def _settled(self, rows: I32) -> Bool:
+        """Which of these rows may lose a copy: not being copied, and under no lease."""
+        settled: Bool = ~self._catalog.copying.open(rows)
+        settled &= (self._catalog.table.flags[rows] & LEASED) == 0
+        return settled
 
     def _trim(self, rows: I32) -> None:
         """One copy less of each that has too many, from where there is least room: its node was
@@ -172,8 +178,7 @@ class Copies:
         start = self._looked_at.get(segment.id, 0) % held.size
         held = np.concatenate([held[start:], held[:start]])[: self._rows_a_step]
         rows = table.replica_object[held]
-        ready = (table.state[rows] == COMMITTED) & ~copying.open(rows)
-        ready &= (table.flags[rows] & LEASED) == 0
+        ready = (table.state[rows] == COMMITTED) & self._settled(rows)
         rows, held = rows[ready], held[ready]
         present = self._present(now)
         counts = np.array([self._others(row, segment, present) for row in rows.tolist()])
