@@ -84,6 +84,52 @@ def test_a_copy_too_many_that_is_leased_stays_until_its_lease_is_over(world: Mas
     assert len(nodes_of(world, client, b"a")) == 2
 
 
+def reserve_anew(world: MasterWorld, client: int, key: bytes, segment: int) -> m.Commit:
+    reserved = world.reserve(client, [key], 65, replace=True, prefer_segment=segment)
+    return world.seal(reserved, [key], 65)
+
+
+def test_a_new_value_waits_until_a_copy_that_was_trimmed_cannot_be_read(world: MasterWorld) -> None:
+    client = world.client()
+    world.put(client, [b"a"], replicas=2)
+    world.leave(world.nodes[0])
+    world.pass_time(8.0)
+    world.join(world.nodes[0])
+    before = nodes_of(world, client, b"a")
+    assert len(before) == 3
+    world.now += 0.5
+    for node in world.nodes:
+        world.hear(node)  # its copies may be read again
+        node.deaf = True
+    for _ in range(10):
+        world.now += 0.2
+        world.perform(world.master.tick(world.now))
+    kept = nodes_of(world, client, b"a")
+    (trimmed,) = set(before) - set(kept)
+    for segment in kept:
+        world.nodes[segment].deaf = False
+        world.pump(world.nodes[segment])
+    request = world.ask(client, reserve_anew(world, client, b"a", kept[0]))
+    assert world.replies[request] == []
+    world.nodes[trimmed].deaf = False
+    world.pump(world.nodes[trimmed])
+    assert world.answer(request, m.Committed).status == bytes([S.COMMITTED])
+
+
+def test_a_new_value_waits_until_a_copy_that_moved_cannot_be_read(world: MasterWorld) -> None:
+    client = world.client()
+    node, order = order_to(world, client, b"a")
+    source = world.nodes[0]
+    source.deaf = True
+    world.from_node(node, keep(node.agent, order, [stamp(b"a", 64)]))
+    assert nodes_of(world, client, b"a") == [order.segment]
+    request = world.ask(client, reserve_anew(world, client, b"a", order.segment))
+    assert world.replies[request] == []
+    source.deaf = False
+    world.pump(source)
+    assert world.answer(request, m.Committed).status == bytes([S.COMMITTED])
+
+
 def test_a_put_that_found_too_few_nodes_gets_its_copies_when_there_are_more() -> None:
     world = MasterWorld(REPAIR)
     world.add_node()

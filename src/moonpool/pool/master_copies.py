@@ -19,6 +19,7 @@ from moonpool.pool.effects import Effect, Send
 from moonpool.pool.master_agents import Agents
 from moonpool.pool.master_limits import LIST_ROWS
 from moonpool.pool.master_links import Links
+from moonpool.pool.master_removals import Removals
 from moonpool.pool.master_requests import Asked
 
 ORDERS_MAX = 8  # open at a time
@@ -37,6 +38,7 @@ class Copies:
         catalog: Catalog,
         links: Links,
         agents: Agents,
+        removals: Removals,
         outbox: list[Effect],
         rows_a_step: int,
         seed: int,
@@ -45,6 +47,7 @@ class Copies:
         self._catalog = catalog
         self._links = links
         self._agents = agents
+        self._removals = removals
         self._outbox = outbox
         self._rows_a_step = rows_a_step  # looked at one by one
         self._random = random.Random(seed)
@@ -169,8 +172,15 @@ class Copies:
                 surplus.append(
                     min(here, key=lambda r: segments[int(table.replica_segment[r])].free_bytes)
                 )
-        replicas = np.array(surplus, np.int32)
-        self._agents.retire(self._catalog.rows.take_replicas(replicas))
+        self._give_away(np.array(surplus, np.int32))
+
+    def _give_away(self, replicas: I32) -> None:
+        """Of objects that have others. Who remembers one may read it until its agent has heard: a
+        new value of the key waits for that."""
+        table = self._catalog.table
+        rows = np.unique(table.replica_object[replicas])
+        keys = [table.key(row) for row in rows.tolist()]
+        self._removals.follow(self._catalog.rows.take_replicas(replicas), keys)
 
     def _empty(self, segment: Segment, now: float) -> None:
         table, copying = self._catalog.table, self._catalog.copying
@@ -184,7 +194,7 @@ class Copies:
         counts = np.array([self._others(row, segment, present) for row in rows.tolist()])
         enough = counts >= np.maximum(table.wanted[rows], 1) if rows.size else ready[:0]
         if enough.any():
-            self._agents.retire(self._catalog.rows.take_replicas(held[enough]))
+            self._give_away(held[enough])
         moved = int(enough.sum())
         if (~enough).any() and len(copying) < ORDERS_MAX:
             moved += self._copy(rows[~enough], now, segment)
@@ -281,6 +291,7 @@ class Copies:
         ):
             raise BadInput(f"copied: {status.size} of {order.rows.size} objects")
         self._catalog.copying.end(order)
-        retirements = self._catalog.copying.take(order, status == 0, slots, generations)
-        self._agents.retire(retirements)
+        stale, replaced = self._catalog.copying.take(order, status == 0, slots, generations)
+        self._agents.retire(stale)
+        self._give_away(replaced)
         self._next_step = min(self._next_step, now)

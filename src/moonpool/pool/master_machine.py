@@ -112,7 +112,8 @@ class MasterMachine:
             catalog, links, agents, self._removals, self._waiters, config.reservation_ms
         )
         self._copies = Copies(
-            config, catalog, links, agents, outbox, limits.copied_rows_a_step, self._seed
+            *(config, catalog, links, agents, self._removals, outbox),
+            *(limits.copied_rows_a_step, self._seed),
         )
         self._reading = Reading(catalog, links, agents, self.recovery)
         self._held = HeldCalls(catalog, self._writing.recovering, limits.held_puts_max, outbox)

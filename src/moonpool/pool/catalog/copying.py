@@ -103,9 +103,11 @@ class Copying:
             if not mine:
                 del self._targets[version]
 
-    def take(self, order: CopyOrder, good: Bool, slots: U32, generations: U64) -> list[Retirement]:
-        """What was sealed (`good`) counts if it is current; the rest of it is to be retired, and
-        with `move` what the source gives up."""
+    def take(
+        self, order: CopyOrder, good: Bool, slots: U32, generations: U64
+    ) -> tuple[list[Retirement], I32]:
+        """What was sealed (`good`) counts if it is current; the rest of it is to be retired. Also
+        the replicas that the source gives up with `move`."""
         rows, table = self._rows, self._rows.table
         target, source = order.target, order.source
         current = good & (table.state[order.rows] == COMMITTED)
@@ -119,7 +121,7 @@ class Copying:
             retirements.append(Retirement(target.id, slots[stale], generations[stale]))
         self.failed += int((~good).sum())
         if not current.any():
-            return retirements
+            return retirements, order.rows[:0]
         mine = order.rows[current]
         replicas = rows.add_replicas(target, mine, slots[current], generations[current])
         plain = (table.flags[mine] & ORPHAN) == 0
@@ -131,10 +133,10 @@ class Copying:
         if rows.order.keeps_books:
             rows.order.came(target.id, replicas)
         self.copied += mine.size
-        if order.move:
-            free = mine[(table.flags[mine] & LEASED) == 0]  # others when their lease is over
-            retirements += rows.take_replicas(self.replicas_on(source, free))
-        return retirements
+        if not order.move:
+            return retirements, order.rows[:0]
+        free = mine[(table.flags[mine] & LEASED) == 0]  # others when their lease is over
+        return retirements, self.replicas_on(source, free)
 
     def replicas_on(self, segment: Segment, rows: I32) -> I32:
         table = self._rows.table
