@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from moonpool.pool.catalog.standing import ENDS_SPARE
 from moonpool.pool.messages import PutStatus as S
 from tests.pool.catalog.harness import SMALL, Pool
 from tests.pool.catalog.test_catalog_inventory import report, take
@@ -140,3 +141,21 @@ def test_an_inventory_of_normal_objects_below_a_low_one_raises_it(pool: Pool) ->
     segment.known = False
     take(pool, segment, report([(b"c", b"l", 90, 1)]))
     assert pool.catalog.table.pin[pool.row(b"l")] == 0
+
+
+def test_renewals_of_a_soft_pin_leave_nothing_behind() -> None:
+    pool = Pool()
+    pool.add_segment(8)
+    pool.put([b"a"], 2, pin=SOFT, pin_ttl_ms=1000, pin_refresh=True)
+    pool.put([b"b"], 2, pin=SOFT, pin_ttl_ms=1_000_000)
+    row = pool.row(b"a")
+    version = pool.catalog.table.seq[[row]].copy()
+    for i in range(1000):
+        pool.catalog.touch(np.array([row], np.int32), version, i / 1000)
+    assert len(pool.catalog.rows.standing._ends) <= 2 * 2 + ENDS_SPARE
+    pool.catalog.unpin(1.5)
+    assert pool.catalog.table.flags[row] & 64
+    pool.catalog.unpin(2.0)
+    assert not pool.catalog.table.flags[row] & 64
+    assert pool.catalog.rows.standing.next_deadline == 1000.0
+    pool.check()

@@ -37,6 +37,7 @@ IN_TURN = (ORPHANS, LOW, NORMAL, HIGH, PINS)
 _BY_PRIORITY = np.array([NORMAL, LOW, HIGH], np.int64)
 _RANK_OF_CODE = np.array([1, 0, 2], np.int64)
 RANK_MAX = 3
+ENDS_SPARE = 64
 _LOW_CODE = 1
 SOFT_TTL_MS = 1_800_000  # of a soft pin that names none, or whose end nobody knows any more
 
@@ -134,6 +135,9 @@ class Standing:
                 pin.until = until
                 heapq.heappush(self._ends, (until, row))
         self._table.flags[rows] |= SOFT
+        if len(self._ends) > 2 * len(self._pins) + ENDS_SPARE:  # each renewal left one behind
+            self._ends = [(pin.until, row) for row, pin in self._pins.items()]
+            heapq.heapify(self._ends)
 
     def read(self, rows: I32, sequences: U64, now: float) -> None:
         """Reads of these versions: pins that asked for it begin anew, with those above them."""
