@@ -11,6 +11,7 @@ import pytest
 from moonpool.core.sections import PolicyName
 from moonpool.planner.policy_replay import replay_policy
 from moonpool.planner.traces import load
+from moonpool.pool.catalog.base import NO_SEGMENT
 from moonpool.pool.catalog.policy_order import PolicyOrder
 from moonpool.pool.eviction import POLICIES, policy_named
 from moonpool.pool.messages import PutStatus as S
@@ -143,6 +144,61 @@ def test_what_was_promised_and_given_up_is_forgotten() -> None:
     pool.catalog.abort(admitted.rows, admitted.attempts, 0.0)
     assert not book.promised and len(book.policy) == len(pool.found(KEYS)) == 3
     pool.check()
+
+
+def check_books(pool: Pool) -> None:
+    """Nothing is in flight: the orders know what is there, and nothing else."""
+    for number, book in order_of(pool)._books.items():
+        assert not book.promised
+        assert len(book.policy) == len(book.replicas) == pool.catalog.segments[number].objects
+    pool.check()
+
+
+def full_pool_of_two(policy: str) -> Pool:
+    pool = pool_of(policy)
+    pool.add_segment(10)
+    for i in range(5):
+        pool.put([b"0%d" % i], 2, prefer=0)
+        pool.put([b"1%d" % i], 2, prefer=1)
+    return pool
+
+
+@pytest.mark.parametrize("policy", SHARED)
+def test_a_promise_that_moved_to_another_segment_is_forgotten(policy: str) -> None:
+    pool = full_pool_of_two(policy)
+    admitted = pool.reserve([b"x", b"y", b"z"], 2, prefer=0)
+    assert set(admitted.segments[:, 0].tolist()) == {0} and order_of(pool)._books[0].promised
+    pool.remove([b"10", b"11", b"12"])
+    failed = np.zeros(3, np.uint16)
+    offers, _ = pool.catalog.reoffer(admitted.rows, admitted.attempts, failed, "h0", 0.0)
+    assert offers.tolist() == [1, 1, 1]
+    admitted.segments[:, 0] = offers
+    pool.commit(pool.sealed(admitted))
+    assert pool.found([b"x", b"y", b"z"]) == [b"x", b"y", b"z"]
+    check_books(pool)
+
+
+@pytest.mark.parametrize("policy", SHARED)
+def test_a_promise_of_a_copy_that_did_not_come_is_forgotten(policy: str) -> None:
+    pool = full_pool_of_two(policy)
+    admitted = pool.reserve([b"x", b"y"], 2, replicas=2, min_replicas=1)
+    assert any(book.promised for book in order_of(pool)._books.values())
+    for missing in range(2):
+        admitted.segments[missing][admitted.segments[missing] == missing] = NO_SEGMENT
+    pool.commit(pool.sealed(admitted))
+    assert pool.found([b"x", b"y"]) == [b"x", b"y"]
+    check_books(pool)
+
+
+@pytest.mark.parametrize("policy", SHARED)
+def test_what_found_room_for_one_of_its_copies_only_is_forgotten(policy: str) -> None:
+    pool = pool_of(policy)
+    pool.add_segment(10)
+    for i in range(5):
+        pool.put([b"0%d" % i], 2, prefer=0)
+        pool.put([b"1%d" % i], 2, prefer=1, pin=2 if i else 0)
+    assert pool.put([b"x", b"y", b"z"], 2, replicas=2).count(S.COMMITTED) == 1
+    check_books(pool)
 
 
 def test_what_a_plan_took_in_vain_stays_in_the_order() -> None:

@@ -169,7 +169,8 @@ class Placing:
             # What went for the segment before may have freed room here too.
             plan = self._rows.evictor.plan(self._need(segment, count))
             retirements += self._room.evict(plan.chosen(), wall_ms, now)
-        count = min(count, self._fitting(chosen, {}))
+        wanted, count = count, min(count, self._fitting(chosen, {}))
+        self._rows.order.given_up(self._coming(wanted)[: wanted - count])
         if count:
             self._assign(chosen, count)
         return retirements

@@ -160,8 +160,11 @@ class PolicyOrder:
                 self._books[segment].ends.add(digest)
 
     def given_up(self, rows: I32) -> None:
+        open_books = [book for book in self._books.values() if book.promised]
+        if not open_books:
+            return
         for digest in self._digests[rows].tolist():
-            for book in self._books.values():
+            for book in open_books:
                 if digest in book.promised:
                     book.promised.remove(digest)
                     book.policy.remove(digest)

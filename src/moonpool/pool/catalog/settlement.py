@@ -191,6 +191,8 @@ class Settlement:
             segment.add(replicas[at], checked.slots[at], int(sizes[at].sum()))
             if rows.order.keeps_books:
                 rows.order.came(segment.id, replicas[at][::-1])
+        if rows.order.keeps_books:  # what was promised elsewhere too, and came to nothing there
+            rows.order.given_up(mine)
         expiries = self._unused(checked)
         restless: list[I32] = []
         for batch, where in checked.batches:
