@@ -18,6 +18,7 @@ from moonpool.pool.eviction import (
     Sieve,
     policy_named,
 )
+from moonpool.pool.eviction.base import LOOKED_AT_MAX
 from moonpool.pool.eviction.horizon import GHOSTS_PER_KEY
 
 NAMES = sorted(POLICIES)
@@ -86,6 +87,32 @@ def test_the_same_accesses_give_the_same_victims(name: str) -> None:
         return victims
 
     assert run() == run()
+
+
+class Only:
+    """Lets one key go; with `among` it says so beforehand."""
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.among: set[int] | None = {key}
+        self.refused = 0
+
+    def __call__(self, key: int) -> bool:
+        self.refused += key != self.key
+        return key == self.key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_search_among_some_keys_is_bounded(name: str) -> None:
+    count = LOOKED_AT_MAX + 1000
+    policy: EvictionPolicy[int] = policy_named(name, 2 * count)
+    for key in range(count):
+        policy.add(key)
+    only = Only(count - 1)
+    assert policy.victim(only) is None
+    assert only.refused <= LOOKED_AT_MAX and len(policy) == count
+    only.among = None
+    assert policy.victim(only) == count - 1
 
 
 def test_lru_goes_by_use_and_fifo_by_arrival() -> None:

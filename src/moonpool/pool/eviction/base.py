@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Hashable, Iterable
 from itertools import islice
+from math import inf
 from typing import Final, Generic, TypeVar
 
 from moonpool.core.errors import BadInput
@@ -70,6 +71,11 @@ class EvictionPolicy(ABC, Generic[Key]):
             self.victim(incoming=key)
         self.add(key, depth)
         return False
+
+
+def refusals_max(may_go: MayGo[Key] | None) -> float:
+    """How many keys it may refuse in one search, for policies that do more than pass them over."""
+    return inf if getattr(may_go, "among", None) is None else LOOKED_AT_MAX
 
 
 def first_that_may(keys: Iterable[Key], may_go: MayGo[Key] | None) -> Key | None:

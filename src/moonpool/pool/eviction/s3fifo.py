@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from moonpool.pool.eviction.base import EvictionPolicy, Key, MayGo
+from moonpool.pool.eviction.base import EvictionPolicy, Key, MayGo, refusals_max
 
 SMALL_SHARE: Final = 0.1
 USES_MAX: Final = 3
@@ -59,7 +59,8 @@ class S3Fifo(EvictionPolicy[Key]):
     def _from_small(self, may_go: MayGo[Key] | None) -> Key | None:
         kept: list[tuple[Key, int]] = []
         found: Key | None = None
-        while self._small and found is None:
+        most = refusals_max(may_go)
+        while self._small and found is None and len(kept) < most:
             key, uses = self._small.popitem(last=False)
             if uses > PROMOTED_ABOVE:
                 self._main[key] = 0
@@ -75,11 +76,16 @@ class S3Fifo(EvictionPolicy[Key]):
         return found
 
     def _from_main(self, may_go: MayGo[Key] | None) -> Key | None:
+        left = refusals_max(may_go)
         for _ in range((USES_MAX + 1) * len(self._main)):
             key, uses = self._main.popitem(last=False)
             if uses == 0 and (may_go is None or may_go(key)):
                 return key
             self._main[key] = max(uses - 1, 0)
+            if uses == 0:
+                left -= 1
+                if left == 0:
+                    break
         return None
 
     def _remember(self, key: Key) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Generic
 
-from moonpool.pool.eviction.base import EvictionPolicy, Key, MayGo
+from moonpool.pool.eviction.base import EvictionPolicy, Key, MayGo, refusals_max
 
 
 class _Place(Generic[Key]):
@@ -42,6 +42,7 @@ class Sieve(EvictionPolicy[Key]):
     def victim(self, may_go: MayGo[Key] | None = None, incoming: Key | None = None) -> Key | None:
         place = self._hand or self._oldest
         waiting: _Place[Key] | None = None
+        left = refusals_max(may_go)
         for _ in range(2 * len(self._places)):  # one turn clears every mark, the next must find
             assert place is not None, "a place without a queue"
             if place.used:
@@ -52,6 +53,9 @@ class Sieve(EvictionPolicy[Key]):
                 return place.key
             else:
                 waiting = waiting or place
+                left -= 1
+                if left == 0:
+                    break
             place = place.newer or self._oldest
         return None
 
