@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from moonpool import _core
+from moonpool.cli.probes.segments import probe_segments
 from moonpool.core.clock import Deadline, ManualClock, SystemClock
 from moonpool.core.sections import MasterConfig, default_directory
 from moonpool.pool import messages as m
@@ -63,3 +65,28 @@ def test_a_file_of_another_master_is_not_taken_for_ours() -> None:
         assert link.over == "tcp"
         assert isinstance(ask(link), m.Status)
         link.close()
+
+
+def test_the_file_of_a_master_that_was_killed_is_replaced_by_the_next() -> None:
+    with running(nodes=1, memory=8 * MIB) as rig:
+        rig.kill(rig.master)
+        assert socket_file(rig).is_socket()
+        rig.restart()
+        link = link_to(rig)
+        assert link.over == "unix"
+        assert isinstance(ask(link), m.Status)
+        link.close()
+
+
+def test_doctor_removes_the_file_of_a_master_that_was_killed() -> None:
+    with running(nodes=1, memory=8 * MIB) as rig:
+        folder = rig.directory / "left"
+        folder.mkdir(mode=0o700)
+        path = folder / "master.sock"
+        path.hardlink_to(socket_file(rig))
+        probe_segments(folder, _core, clean=True)
+        assert path.is_socket()  # somebody listens
+        rig.kill(rig.master)
+        socket_file(rig).unlink()
+        probe_segments(folder, _core, clean=True)
+        assert not path.exists()
