@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from moonpool.core.errors import BadConfig
 from moonpool.pool.catalog.base import CatalogConfig
-from moonpool.pool.catalog.eviction import order_named
+from moonpool.pool.catalog.eviction import SPARED_MAX, order_named
 from moonpool.pool.messages import PutStatus as S
 from tests.pool.catalog.harness import SMALL, Pool, make_catalog
 
@@ -216,3 +218,16 @@ def test_the_end_of_a_lease_makes_a_search_worth_while_again() -> None:
     assert pool.put([b"x"], 2) == [S.HELD]
     pool.catalog.leases.release(1, number)
     assert pool.put([b"x"], 2) == [S.COMMITTED]
+
+
+def test_a_search_that_broke_off_is_not_the_last_word() -> None:
+    """Many that may not go are passed over in several searches, though nothing changes between."""
+    count = SPARED_MAX + 500
+    pool = Pool(replace(SMALL, rows_max=4 * count, reservations_max=4 * count))
+    pool.add_segment(count + 1, slots=2 * count)
+    pool.put([b"p%d" % i for i in range(count)], 1, pin=2)
+    pool.put([b"a"], 1)
+    assert pool.put([b"x"], 1) == [S.FULL]
+    assert pool.put([b"x"], 1) == [S.COMMITTED]
+    assert pool.found([b"a", b"x"]) == [b"x"]
+    pool.check()

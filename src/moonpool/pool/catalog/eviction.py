@@ -42,7 +42,7 @@ class Evictor:
         self._order = order
         self._leases = leases
         self.sheltered = 0  # whose kin may not go in this decision
-        self.futile = 0  # searches that found nothing
+        self.futile = 0  # searches through everything that found nothing
         self.futile_skipped = 0
 
     def plan(self, need: Need) -> Victims:
@@ -53,6 +53,7 @@ class Evictor:
             self.futile_skipped += 1
             return found
         spared: list[I32] = []
+        whole = True
         candidates = self._order.candidates(need)
         while not need.met and (batch := next(candidates, None)) is not None:
             rows, ends, freed_bytes, freed_objects, stay = self._table.collect_victims(
@@ -68,12 +69,13 @@ class Evictor:
             if stay.size:
                 spared.append(stay)
                 if sum(one.size for one in spared) >= SPARED_MAX:
+                    whole = False  # the next search begins behind them
                     break
         candidates.close()
         self._table.flags[found.chosen()] &= 0xFF ^ CHOSEN
         if spared:
             self._order.spared(need.segment.id, np.concatenate(spared))
-        if not found.objects and not need.met:
+        if whole and not found.objects and not need.met:
             self.futile += 1
             need.segment.barren = now
         return found
