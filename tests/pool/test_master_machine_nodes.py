@@ -1,4 +1,4 @@
-"""Nodes: adoption, terms, loss and return, removals that wait, recovery."""
+"""Nodes: adoption, terms, loss and return, removals that wait, reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from moonpool.core.sections import MasterConfig
 from moonpool.pool import messages as m
 from moonpool.pool.columns import pack_keys
 from moonpool.pool.master_limits import MasterLimits
@@ -14,7 +13,7 @@ from moonpool.pool.messages import LookupStatus as L
 from moonpool.pool.messages import PutStatus as S
 from moonpool.pool.messages import RemoveStatus as R
 from moonpool.pool.tombstones import Tomb, Tombstones, digest
-from tests.pool.master_world import CONFIG, MasterWorld, Node, reserve_message
+from tests.pool.master_world import CONFIG, MasterWorld, Node
 
 RECOVERING = msgspec.structs.replace(CONFIG, grace_ms=3200)
 
@@ -360,97 +359,6 @@ def test_reports_of_other_sessions_and_terms_are_ignored(world: MasterWorld) -> 
 # Recovery.
 
 
-def recovering(nodes_expected: int = 0) -> tuple[MasterWorld, int]:
-    world = MasterWorld(RECOVERING, nodes_expected=1)
-    world.add_node()
-    client = world.client()
-    assert world.put(client, [b"a"]) == [S.COMMITTED]
-    world.start(2, nodes_expected)
-    return world, world.client()
-
-
-def test_reads_are_answered_at_once_while_recovering() -> None:
-    world, client = recovering()
-    assert world.look(client, b"a") == [L.RECOVERING]
-    world.join(world.nodes[0])
-    assert world.look(client, b"a", b"x") == [L.FOUND, L.RECOVERING]
-
-
-def test_puts_are_held_until_the_grace_is_over() -> None:
-    world, client = recovering()
-    world.join(world.nodes[0])
-    assert list(world.reserve(client, [b"a"]).status) == [S.EXISTS]
-    request = world.ask(client, reserve_message([b"a", b"b"]))
-    assert world.replies[request] == []
-    world.pass_time(3.5)
-    assert list(world.answer(request, m.Reserved).status) == [S.EXISTS, S.GRANTED]
-
-
-def test_puts_are_answered_recovering_at_their_deadline() -> None:
-    world, client = recovering()
-    request = world.ask(client, reserve_message([b"b"]), deadline_ms=500)
-    world.pass_time(1)
-    assert list(world.answer(request, m.Reserved).status) == [S.RECOVERING]
-
-
-def test_the_recovery_ends_when_the_expected_nodes_have_reported() -> None:
-    world, client = recovering(nodes_expected=1)
-    request = world.ask(client, reserve_message([b"b"]))
-    world.join(world.nodes[0])
-    assert list(world.answer(request, m.Reserved).status) == [S.GRANTED]
-    assert not world.master.recovering
-
-
-def test_held_puts_are_bounded_and_end_with_their_session() -> None:
-    config: MasterConfig = RECOVERING
-    world = MasterWorld(config, limits=MasterLimits(held_puts_max=1))
-    client = world.client()
-    first = world.ask(client, reserve_message([b"a"]))
-    second = world.ask(client, reserve_message([b"a"]))
-    assert world.replies[first] == []
-    assert list(world.answer(second, m.Reserved).status) == [S.RECOVERING]
-    world.perform(world.master.disconnected(client, world.now))
-    world.pass_time(4)
-    assert world.replies[first] == []
-
-
-def test_removals_wait_for_the_recovery_too() -> None:
-    world, client = recovering()
-    request = remove(world, client, b"a")
-    world.join(world.nodes[0])
-    world.pass_time(4)
-    assert removed(world, request) == [R.REMOVED]
-    assert world.nodes[0].agent.usage()["sealed"] == 0
-
-
-def test_a_node_that_reports_nonsense_is_not_believed_nor_waited_for() -> None:
-    world, client = recovering(nodes_expected=2)
-    world.join(world.nodes[0])
-    node = Node("bad")
-    world.nodes.append(node)
-    world._session += 1
-    node.session = world._session
-    node.deaf = True
-    world.perform(world.master.connected(node.session, "node", "bad", "h", world.now))
-    for message in node.machine.connected(world.now):
-        world.from_node(node, message)
-    segment, term = world.master.catalog.segments.find(node.agent.incarnation), 2
-    assert segment is not None
-    world.from_node(node, m.Adopted(segment.id, term, 0))
-    nonsense = m.InventoryChunk(
-        segment.id,
-        term,
-        *(bytes(4), bytes(8), bytes(8), bytes(8), bytes(8), bytes(4), bytes(4), bytes(8)),
-        *(bytes(4), b"\x01", b"\x00", m.KeyColumn(b"x", bytes(4)), m.KeyColumn(b"", bytes(4))),
-        True,
-    )
-    world.from_node(node, nonsense)
-    assert isinstance(node.inbox[-1], m.Failure)
-    world.pass_time(4)
-    assert not world.master.recovering
-    assert world.put(client, [b"z"]) == [S.COMMITTED]
-
-
 def test_older_tombstones_say_nothing_new_and_old_ones_end() -> None:
     tombs = Tombstones(2, 10.0)
     one = digest(b"a")
@@ -465,14 +373,6 @@ def test_older_tombstones_say_nothing_new_and_old_ones_end() -> None:
     assert (len(tombs), tombs.dropped) == (2, 1)
     assert not tombs.add(Tomb(digest(b"1"), 1, 1), {3}, 2.0)
     assert len(tombs.expire(11.5)) == 1
-
-
-def test_a_malformed_removal_is_answered_when_the_recovery_is_over() -> None:
-    world = MasterWorld(RECOVERING)
-    client = world.client()
-    request = world.ask(client, m.Remove(m.KeyColumn(b"k", bytes([2, 0, 0, 0])), wait_ms=60_000))
-    world.pass_time(4)
-    assert world.answer(request, m.Failure).code == "bad_input"
 
 
 def test_a_new_value_of_an_evicted_key_waits_until_the_old_one_is_retired() -> None:
