@@ -130,6 +130,25 @@ def test_a_new_value_waits_until_a_copy_that_moved_cannot_be_read(world: MasterW
     assert world.answer(request, m.Committed).status == bytes([S.COMMITTED])
 
 
+def test_what_moved_away_unheard_does_not_come_back_after_its_removal(world: MasterWorld) -> None:
+    client = world.client()
+    node, order = order_to(world, client, b"a")
+    source = world.nodes[0]
+    source.deaf = True
+    world.from_node(node, keep(node.agent, order, [stamp(b"a", 64)]))
+    world.leave(source)
+    request = world.ask(client, m.Remove(pack_keys([b"a"]), 60_000))
+    assert world.replies[request] == []
+    world.pass_time(5.0)
+    assert world.answer(request, m.Removed).status == bytes([R.REMOVED])
+    source.deaf = False
+    world.start(2, first_term=2)
+    for one in world.nodes:
+        world.join(one)
+    assert source.agent.usage()["sealed"] == 0
+    assert world.look(world.client(), b"a") == [L.ABSENT]
+
+
 def test_a_put_that_found_too_few_nodes_gets_its_copies_when_there_are_more() -> None:
     world = MasterWorld(REPAIR)
     world.add_node()

@@ -26,7 +26,7 @@ class RetireWait:
 @dataclass(slots=True)
 class _Order:
     segment: int
-    tombs: list[tuple[bytes, int, int]]  # key, term, sequence
+    tombs: dict[bytes, tuple[int, int]]  # term, sequence by key
     keys: list[bytes]
     waits: dict[int, RetireWait]  # by identity
 
@@ -63,14 +63,15 @@ class RetireOrders:
         return any(key in self._by_key for key in keys)
 
     def new(self, segment: int, tombs: list[tuple[bytes, int, int]], wait: RetireWait) -> int:
-        number = self._add(_Order(segment, tombs, [key for key, _, _ in tombs], {id(wait): wait}))
+        versions = {key: (term, sequence) for key, term, sequence in tombs}
+        number = self._add(_Order(segment, versions, list(versions), {id(wait): wait}))
         wait.orders[number] = segment
         return number
 
     def new_unawaited(self, segment: int, keys: list[bytes]) -> int:
         """Nobody waits for this one, and it may come back with its node; but who puts one of
         these keys anew will join."""
-        return self._add(_Order(segment, [], keys, {}))
+        return self._add(_Order(segment, {}, keys, {}))
 
     def _add(self, order: _Order) -> int:
         number, self._next = self._next, self._next + 1
@@ -91,6 +92,14 @@ class RetireOrders:
                     wait.orders[number] = order.segment
                     order.waits[id(wait)] = wait
                     self.waits += 1
+
+    def removed(self, key: bytes, term: int, sequence: int) -> set[int]:
+        """Copies of this key that went by themselves must not come back either, from now on: the
+        segments that have not confirmed it."""
+        mine = [self._orders[number] for number in self._by_key.get(key, ())]
+        for order in mine:
+            order.tombs.setdefault(key, (term, sequence))
+        return {order.segment for order in mine}
 
     def start(self, wait: RetireWait) -> None:
         """All orders of this wait are given; it answers at once when there are none."""
@@ -124,7 +133,11 @@ class RetireOrders:
     def missed(self, segment: int) -> list[tuple[bytes, int, int]]:
         """Versions whose retirement on this segment nobody has confirmed."""
         numbers = self._by_segment.get(segment, ())
-        return [tomb for number in numbers for tomb in self._orders[number].tombs]
+        return [
+            (key, *version)
+            for number in numbers
+            for key, version in self._orders[number].tombs.items()
+        ]
 
     def lease_passed(self, segment: int, remembered: bool) -> None:
         """Nobody can read this segment any more: as good as retired, if what was removed on

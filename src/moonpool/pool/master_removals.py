@@ -161,6 +161,12 @@ class Removals:
         """Answer when every agent has retired, or when its lease has surely passed; for the keys
         `also` named, also when what earlier removals left open is retired."""
         retirements = retirements + self._on_their_way(removals, now)
+        missed: set[int] = set()
+        for gone in removals:
+            missed |= self._orders.removed(gone.key, gone.term, gone.sequence)
+        for segment in sorted(missed):
+            if not self._links[segment].heard:
+                self._agents.bury_missed(segment, now)
         self._orders.join(also, wait)
         joined = bool(wait.orders)
         over = [number for one in retirements if (number := self._order(one, removals, wait, now))]
