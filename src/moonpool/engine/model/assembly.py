@@ -60,6 +60,7 @@ def assemble(checkpoint: Checkpoint, config: EngineConfig, pool: Pool | None = N
     spec = key_spec(checkpoint.config, mark, layout, config.chunk_tokens, compute)
     link, disagg, events = None, None, None
     with ExitStack() as started:
+        started.callback(runner.close)
         if pool is not None:
             link = PoolLink(pool, spec, PageBytes(pages), config, SystemClock())
             started.callback(link.close)
