@@ -23,6 +23,7 @@ class Publisher:
         self.replay_port = self.router.bind_to_random_port("tcp://127.0.0.1")
         self.ring: list[tuple[int, bytes]] = []
         self.next = 0
+        self.asked: list[bytes] = []
         self.task = asyncio.create_task(self._answer())
 
     async def send(self, *events: object, heard: bool = True) -> None:
@@ -35,6 +36,7 @@ class Publisher:
     async def _answer(self) -> None:
         while True:
             who, _, start = await self.router.recv_multipart()
+            self.asked.append(start)
             for sequence, payload in self.ring:
                 if sequence >= int.from_bytes(start, "big"):
                     number = struct.pack(">Q", sequence)

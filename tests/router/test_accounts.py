@@ -195,6 +195,32 @@ async def test_a_publisher_of_another_kind_is_asked_once_and_followed() -> None:
         context.destroy(linger=0)
 
 
+async def test_ranges_in_old_messages_are_no_flood_of_questions() -> None:
+    import zmq.asyncio
+
+    context = zmq.asyncio.Context()
+    publisher = Publisher(context)
+    cleared = {"type": "RangesCleared", "medium": "GPU", "ranges": b"\xff" * 32}
+    for _ in range(1500):  # more than a context has sockets
+        await publisher.send(cleared, heard=False)
+    brain = Brain()
+    brain.add_worker(Worker(id="w", model="m", block_size=16))
+    subscriber = EventSubscriber(
+        brain,
+        "w",
+        f"tcp://127.0.0.1:{publisher.port}",
+        replay=f"tcp://127.0.0.1:{publisher.replay_port}",
+    )
+    subscriber.start()
+    try:
+        await until(lambda: not subscriber.accounts.offered and len(subscriber._tasks) == 1)
+        assert publisher.asked == [bytes(8), DIGEST]
+    finally:
+        await subscriber.close()
+        publisher.task.cancel()
+        context.destroy(linger=0)
+
+
 def test_marks_are_bits_from_the_lowest() -> None:
     marks = np.zeros(256, np.bool_)
     marks[[0, 9]] = True

@@ -62,6 +62,8 @@ class EventSubscriber:
         self._zmq = _zmq()
         self._context: Any = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._wished = b""
+        self._wishing: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Subscribe, and ask for what was published before. Needs a running loop."""
@@ -115,7 +117,7 @@ class EventSubscriber:
 
     def _account(self, applied: Applied) -> None:
         if wish := self.accounts.heard(applied):
-            self._begin(self._wish(wish))
+            self._wish(wish)
         problems = self._brain.fleet.member(self._worker_id).problems
         if self.accounts.gave_up:
             problems["drift"] = (
@@ -125,26 +127,34 @@ class EventSubscriber:
         else:
             problems.pop("drift", None)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _look(self, every_s: float) -> None:
         """Ask for an account now and then."""
         while True:
             await asyncio.sleep(every_s)
-            if wish := self.accounts.due():
-                await self._wish(wish)
+            if (self._wishing is None or self._wishing.done()) and (wish := self.accounts.due()):
+                self._wish(wish)
 
-    async def _wish(self, wish: bytes) -> None:
-        """Ask for an account or some ranges; it comes in the stream, where there is such a thing.
+    def _wish(self, wish: bytes) -> None:
+        """Ask for an account or some ranges: one question at a time, and of those that come
+        meanwhile the last one. Old messages that are replayed may want any number of them."""
+        self._wished = wish
+        if self._wishing is None or self._wishing.done():
+            self._wishing = self._begin(self._ask_wishes())
 
-        Of a publisher that does not answer nothing is concluded.
-        """
-        _, end = await self._ask(wish)
-        if end is not None:
-            self.accounts.answered(end)
+    async def _ask_wishes(self) -> None:
+        """What is asked for comes in the stream, where there is such a thing. Of a publisher that
+        does not answer nothing is concluded."""
+        while self._wished:
+            wish, self._wished = self._wished, b""
+            _, end = await self._ask(wish)
+            if end is not None:
+                self.accounts.answered(end)
 
     async def _ask_from(self, sequence: int) -> None:
         """Replay from `sequence` on; what did not come by the deadline counts as lost."""
