@@ -221,6 +221,21 @@ async def test_ranges_in_old_messages_are_no_flood_of_questions() -> None:
         context.destroy(linger=0)
 
 
+def test_an_account_of_one_rank_takes_back_nothing_of_another() -> None:
+    brain = Brain()
+    brain.add_worker(Worker(id="w", ranks=2))
+    first, second = (EventSubscriber(brain, "w", "tcp://127.0.0.1:1", rank=n) for n in range(2))
+    for _ in range(REPAIRS_MAX):
+        first.accounts.heard(account(5))
+        first.accounts.heard(RENEWED)
+    first._account(account(5))
+    second._account(account())
+    [problem] = brain.fleet.members["w"].problems.values()
+    assert "rank 0" in problem and "3 repairs" in problem
+    first._account(account())
+    assert not brain.fleet.members["w"].problems
+
+
 def test_marks_are_bits_from_the_lowest() -> None:
     marks = np.zeros(256, np.bool_)
     marks[[0, 9]] = True

@@ -120,12 +120,13 @@ class EventSubscriber:
             self._wish(wish)
         problems = self._brain.fleet.member(self._worker_id).problems
         if self.accounts.gave_up:
-            problems["drift"] = (
-                f"worker {self._worker_id}: its own account of its cache differs from what its"
-                f" events say, also after {REPAIRS_MAX} repairs; hits are predicted wrong for it"
+            problems[f"drift {self._rank}"] = (
+                f"worker {self._worker_id}, rank {self._rank}: its own account of its cache differs"
+                f" from what its events say, also after {REPAIRS_MAX} repairs; hits are predicted"
+                " wrong for it"
             )
         else:
-            problems.pop("drift", None)
+            problems.pop(f"drift {self._rank}", None)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
