@@ -322,30 +322,36 @@ void PrefixIndex::bound_sets() {
 
 // The hand goes round: what was stored or found since it came by gets one more round.
 bool PrefixIndex::evict_one() {
-  for (std::uint64_t step = 0; step < 2ull * table_.high(); step++) {
+  const auto may_go = [this](std::uint32_t number) {
+    const bool touched = (touched_[number / 64] >> (number % 64) & 1) != 0;
+    return !touched && !table_[number].free() && number != pinned_ &&
+           table_[number].children.none();
+  };
+  // What went last was often the end of a chain, and above it is the next one: an old chain takes
+  // one round of the hand, not one a block. So marks go in the middle of a chain, too.
+  std::uint32_t number = above_;
+  bool found = number != kNone && may_go(number);
+  for (std::uint64_t step = 0; !found && step < 2ull * table_.high(); step++) {
     // Backwards: the parent of an end that goes was mostly made before it, and is an end now.
     hand_ = hand_ == 0 || hand_ > table_.high() ? table_.high() - 1 : hand_ - 1;
-    const std::uint32_t number = hand_;
-    PrefixEntry& entry = table_[number];
-    if (entry.free() || number == pinned_ || !entry.children.none()) continue;
-    const std::uint64_t bit = std::uint64_t{1} << (number % 64);
-    if ((touched_[number / 64] & bit) != 0) {
-      touched_[number / 64] &= ~bit;
-      continue;
-    }
-    const auto words = sets_.words(sets_.resolve(entry.set));
-    std::vector<std::uint32_t> holding;
-    for (std::size_t w = 0; w < words.size(); w++) {
-      for (std::uint64_t rest = words[w]; rest != 0; rest &= rest - 1) {
-        holding.push_back(static_cast<std::uint32_t>(w * 64 + std::countr_zero(rest)));
-      }
-    }
-    for (const std::uint32_t holder : holding) take(number, holder);
-    free_unheld(number);
-    evicted_++;
-    return true;
+    number = hand_;
+    found = may_go(number);
+    touched_[number / 64] &= ~(std::uint64_t{1} << (number % 64));
   }
-  return false;
+  if (!found) return false;
+  const PrefixEntry& entry = table_[number];
+  above_ = entry.parent;
+  const auto words = sets_.words(sets_.resolve(entry.set));
+  std::vector<std::uint32_t> holding;
+  for (std::size_t w = 0; w < words.size(); w++) {
+    for (std::uint64_t rest = words[w]; rest != 0; rest &= rest - 1) {
+      holding.push_back(static_cast<std::uint32_t>(w * 64 + std::countr_zero(rest)));
+    }
+  }
+  for (const std::uint32_t holder : holding) take(number, holder);
+  free_unheld(number);
+  evicted_++;
+  return true;
 }
 
 // After a drop, entries that nobody holds are found bit by bit; forwarded sets get their new

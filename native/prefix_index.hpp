@@ -116,6 +116,7 @@ class PrefixIndex {
   std::uint64_t evicted_ = 0;
   std::uint32_t pinned_ = kNone;  // an entry that must not go, though nothing may hold it yet
   std::uint32_t hand_ = 0;
+  std::uint32_t above_ = kNone;  // of the block that was evicted last, its parent
   std::uint32_t sweep_at_ = 0;
   std::uint32_t sweep_left_ = 0;  // entries to look at since a drop
   std::size_t others_bytes_ = 0;  // of the feed on top, counted in here

@@ -108,6 +108,17 @@ TEST(of_a_chain_that_has_no_room_the_head_stays) {
   CHECK_EQ(depth(index, other, 2), 64);
 }
 
+// In a round of the eviction's hand each, these blocks would take minutes to go.
+TEST(long_chains_make_room_for_one_another) {
+  PrefixIndex index(4 << 20);
+  for (std::uint32_t tag = 1; tag <= 4; tag++) {
+    const Chain blocks = chain(tag, 120000);
+    index.store(tag, 0, blocks, 0);
+    const std::int64_t kept = depth(index, blocks, tag);
+    CHECK(kept > 80000 && kept < 120000);
+  }
+}
+
 TEST(blocks_told_in_a_circle_go_like_others) {
   PrefixIndex index(1 << 20);
   for (std::uint64_t i = 1; i < 40000; i++) {
