@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from moonpool.core.errors import BadConfig, BadFrame, Unreachable
+from moonpool.core.etcd import EtcdClient
 from moonpool.router.base import Worker
 from moonpool.router.brain import Brain
 from moonpool.router.discovery.base import changes, parse_source
@@ -104,18 +105,18 @@ def gateway(pairs: dict[str, str]) -> TinyWorker:
     return TinyWorker("etcd", answer)
 
 
-async def test_workers_out_of_etcd() -> None:
-    pairs = {
-        "pool/workers/a": "http://a:1,zone=z",
-        "pool/workers/prefill/p": "http://p:1,transfer=p:2",
-        "pool/workersX": "http://other:1",
-    }
-    server = gateway(pairs)
-    await server.start()
-    found = await EtcdSource(f"{server.url}/pool/workers").look()
-    server.kill()
-    assert [(s.worker.id, s.worker.role) for s in found] == [("a", "both"), ("p", "prefill")]
-    assert server.asked[0].first.startswith("POST /v3/kv/range")
+async def test_workers_out_of_etcd(etcd: str) -> None:
+    with EtcdClient(etcd) as client:
+        at = client.address.prefix
+        lease = client.grant(60)
+        client.put(f"{at}/a", b"http://a:1,zone=z")
+        client.put(f"{at}/prefill/p", b"http://p:1,transfer=p:2", lease=lease)
+        client.put(f"{at}X", b"http://other:1")
+        source = EtcdSource(etcd)
+        found = await source.look()
+        assert [(s.worker.id, s.worker.role) for s in found] == [("a", "both"), ("p", "prefill")]
+        client.revoke(lease)
+        assert [s.worker.id for s in await source.look()] == ["a"]
 
 
 async def test_etcd_that_talks_nonsense_or_is_away() -> None:

@@ -1,0 +1,109 @@
+"""The client before a real etcd of one member, and one of three, some of them killed or stopped."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from moonpool.bench.etcd_server import EtcdServers
+from moonpool.core.errors import BadConfig, BadFrame, DeadlineExceeded, Unreachable
+from moonpool.core.etcd import EtcdAddress, EtcdClient, EtcdPair, parse_etcd
+
+
+def test_addresses() -> None:
+    assert parse_etcd("etcd://a,b:1/x/y/") == EtcdAddress((("a", 2379), ("b", 1)), False, "x/y")
+    assert parse_etcd("etcds://[::1]:7/") == EtcdAddress((("::1", 7),), True, "")
+
+
+@pytest.mark.parametrize("text", ["h:1", "etcd://", "etcd://a,,b/x", "etcd://a:x", "etcd://u@h"])
+def test_addresses_that_make_no_sense(text: str) -> None:
+    with pytest.raises(BadConfig):
+        parse_etcd(text)
+
+
+def test_keys_are_put_read_and_deleted(etcd: str) -> None:
+    with EtcdClient(etcd) as client:
+        at = client.address.prefix
+        client.put(f"{at}/a", b"1")
+        client.put(f"{at}/b", b"\xff\x00")
+        client.put(f"{at}X", b"beside")
+        found = client.range(f"{at}/", prefix=True)
+        assert [(p.key, p.value) for p in found] == [
+            (f"{at}/a".encode(), b"1"),
+            (f"{at}/b".encode(), b"\xff\x00"),
+        ]
+        assert found[0].mod_revision < found[1].mod_revision
+        client.delete(f"{at}/", prefix=True)
+        assert client.range(f"{at}/", prefix=True) == []
+        assert len(client.range(f"{at}X")) == 1
+
+
+def test_a_swap_needs_the_revision_it_read(etcd: str) -> None:
+    with EtcdClient(etcd) as client:
+        key = f"{client.address.prefix}/k"
+        first = client.swap({key: 0}, {key: b"a"})
+        assert first.succeeded
+        late = client.swap({key: 0}, {key: b"b"})
+        assert not late.succeeded
+        assert late.pairs == [EtcdPair(key.encode(), b"a", first.revision, first.revision, 0)]
+        assert client.swap({key: first.revision}, {key: b"c"}).succeeded
+        assert client.range(key)[0].value == b"c"
+
+
+def test_a_lease_takes_its_keys_along(etcd: str) -> None:
+    with EtcdClient(etcd) as client:
+        key = f"{client.address.prefix}/k"
+        lease = client.grant(60)
+        client.put(key, b"v", lease=lease)
+        assert client.range(key)[0].lease == lease
+        assert client.keep_alive(lease)
+        client.revoke(lease)
+        assert client.range(key) == []
+        assert not client.keep_alive(lease)
+        with pytest.raises(BadFrame, match="lease not found"):
+            client.put(key, b"v", lease=lease)
+
+
+def test_a_watch_tells_all_changes_from_a_revision_on(etcd: str) -> None:
+    with EtcdClient(etcd) as client:
+        at = client.address.prefix
+        client.put(f"{at}/a", b"1")
+        start = client.range(f"{at}/a")[0].mod_revision
+        watch = client.watch(f"{at}/", prefix=True, revision=start)
+        assert next(watch)[:3] == (f"{at}/a".encode(), b"1", False)
+        threading.Timer(0.05, client.delete, [f"{at}/a"]).start()
+        change = next(watch)
+        assert (change.key, change.deleted) == (f"{at}/a".encode(), True)
+        assert change.revision > start
+        watch.close()
+        with pytest.raises(DeadlineExceeded):
+            next(client.watch(f"{at}/", prefix=True, silence_s=0.05))
+
+
+def test_nobody_there() -> None:
+    with EtcdServers() as servers:
+        client = EtcdClient(servers.url("x"))
+        client.put("x", b"1")
+        servers.kill(0)
+        with pytest.raises(Unreachable):
+            client.range("x")
+    with pytest.raises(Unreachable):
+        client.range("x")
+
+
+def test_members_stand_in_for_each_other(etcd_members: EtcdServers) -> None:
+    client = EtcdClient(etcd_members.url("x"))
+    client.put("x/1", b"1")
+    etcd_members.kill(0)
+    client.put("x/2", b"2")
+    etcd_members.restart(0)
+    etcd_members.stop(1)  # it takes connections and does not answer
+    client.put("x/3", b"3")
+    assert [p.value for p in client.range("x/", prefix=True)] == [b"1", b"2", b"3"]
+    etcd_members.kill(0)  # one of three is left awake
+    with pytest.raises((DeadlineExceeded, Unreachable)):
+        EtcdClient(etcd_members.url("x"), timeout_s=1.5).put("x/4", b"4")
+    etcd_members.wake(1)
+    client.put("x/4", b"4")
+    client.close()
