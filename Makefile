@@ -10,11 +10,14 @@ PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.setup-stamp
 ENGINES_VENV := .venv-engines
 ENGINES_STAMP := $(ENGINES_VENV)/.setup-stamp
+NIXL_VENV := .venv-nixl
+NIXL_STAMP := $(NIXL_VENV)/.setup-stamp
+NIXL := 1.5.1
 VLLM := 0.32.0
 SMOLLM2 := 0.1.2
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
 
-.PHONY: setup check test test-engines bench bench-peers demo sanitize soak native native-test format help
+.PHONY: setup check test test-engines test-nixl bench bench-peers demo sanitize soak native native-test format help
 
 help:
 	@grep -E '^## ' Makefile | sed 's/^## //'
@@ -93,6 +96,20 @@ $(ENGINES_STAMP): tests/engines/requirements.txt $(STAMP) $(shell find src -name
 	$(ENGINES_VENV)/bin/python -m pip install -q --no-deps --force-reinstall build/wheels/*.whl
 	@touch $(ENGINES_STAMP)
 
+## test-nixl  the nixl transport over real NIXL on this host: 70 MB to fetch, a minute to run
+test-nixl: $(NIXL_STAMP)
+	$(NIXL_VENV)/bin/python -m pytest tests/transfer/nixl -q
+
+# Without --no-deps pip would fetch a CUDA build of torch, which NIXL only looks at if it is there.
+$(NIXL_STAMP): $(STAMP) $(shell find src -name '*.py')
+	test -x $(NIXL_VENV)/bin/python || $(PYTHON) -m venv $(NIXL_VENV)
+	$(NIXL_VENV)/bin/python -m pip install -q --no-deps nixl-cu12==$(NIXL)
+	$(NIXL_VENV)/bin/python -m pip install -q pytest pytest-asyncio pytest-timeout hypothesis
+	rm -rf build/wheels-nixl
+	$(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w build/wheels-nixl .
+	$(NIXL_VENV)/bin/python -m pip install -q --force-reinstall build/wheels-nixl/*.whl
+	@touch $(NIXL_STAMP)
+
 ## soak      the seeded simulations for long; nothing here runs in CI
 soak: setup
 	SOAK_S=600 $(BIN)/python -m pytest -n 2 -q -m soak --seeds 10000 --timeout 0
@@ -102,7 +119,7 @@ bench: setup
 	$(BIN)/python -m bench.limits
 	$(BIN)/moonpool bench all --json
 
-## bench-peers  the same in turns with Mooncake and redis, as a table of ratios
+## bench-peers  the same in turns with Mooncake, NIXL and redis, as a table of ratios
 bench-peers: setup $(PEERS_STAMP)
 	$(BIN)/python -m bench.peers.system
 	$(BIN)/python -m bench.compare --rows build/bench/peers.jsonl
@@ -110,6 +127,7 @@ bench-peers: setup $(PEERS_STAMP)
 $(PEERS_STAMP): bench/peers/requirements.txt
 	$(PYTHON) -m venv $(PEERS_VENV)
 	$(PEERS_VENV)/bin/python -m pip install -q -r bench/peers/requirements.txt
+	$(PEERS_VENV)/bin/python -m pip install -q --no-deps nixl-cu12==$(NIXL)
 	@touch $(PEERS_STAMP)
 
 ## demo      two engines with a real model share a pool; fetches 93 MB of weights (Apache-2.0) once

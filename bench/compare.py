@@ -31,11 +31,13 @@ Measure = Callable[[], Iterator[Row]]
 
 
 class Step(NamedTuple):
-    """One subject on one kind of work: `rival` names a module of bench.peers, else a command."""
+    """One subject on one kind of work: `rival` names a module of bench.peers, else a command. With
+    `anew` it is started for each round, since it is not still between them."""
 
     name: str
     command: tuple[str, ...] = ()
     rival: str = ""
+    anew: bool = False
 
 
 def _moonpool(bench: str, rounds: int) -> Step:
@@ -49,6 +51,7 @@ IN_TURNS: Final = (
     Step("redis-store", rival="redis_peer"),
     _moonpool("transfer", 1),
     Step("mooncake-transfer", rival="mooncake_te"),
+    Step("nixl-transfer", rival="nixl_te", anew=True),
     Step("limits", (sys.executable, "-m", "bench.limits", "--rounds", "1")),
     _moonpool("exists", 1),
     Step("mooncake-exists", rival="mooncake_exists"),
@@ -112,7 +115,10 @@ def _started(
     """The steps with what makes a round of them; those whose rival does not start are left out."""
     measures: list[tuple[Step, Measure]] = []
     for step in steps:
-        if not step.rival:
+        if step.rival and step.anew:
+            program = (str(peers_python), "-m", f"bench.peers.{step.rival}", "--rounds", "1")
+            step = step._replace(command=program)
+        if not step.rival or step.anew:
             measures.append((step, lambda step=step: _rows_of_command(step)))  # type: ignore[misc]
             continue
         note(f"starting {step.name}")

@@ -12,7 +12,7 @@ Row = dict[str, object]
 Name = tuple[str, str, str]  # subject, bench, case
 
 NAMES: Final = ("bench", "case", "subject", "version")
-SUBJECTS: Final = ("moonpool", "mooncake", "redis", "dynamo", "limit", "machine")
+SUBJECTS: Final = ("moonpool", "mooncake", "nixl", "redis", "dynamo", "limit", "machine")
 
 
 def problems_of(row: Row) -> list[str]:

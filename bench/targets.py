@@ -48,6 +48,10 @@ def _mooncake(bench: str, case: str) -> Side:
     return Side("mooncake", bench, case)
 
 
+def _nixl(case: str) -> Side:
+    return Side("nixl", "transfer", case)
+
+
 def _dynamo(case: str) -> Side:
     return Side("dynamo", "router", case)
 
@@ -78,6 +82,17 @@ def _tcp_targets() -> Iterator[Target]:
         limit = Side("limit", "limits", f"{plain}_no_crc")
         yield Target(f"TCP read {size}, no CRC", "gb_per_s", bare, limit)
         yield Target(f"TCP read {size}", "cpu_s_per_gb", ours, theirs)
+
+
+def _nixl_targets() -> Iterator[Target]:
+    """On one host NIXL has one process read the other's memory; over TCP it is UCX's own."""
+    for size in ("64 KiB", "1 MiB"):
+        ours, theirs = _ours("transfer", f"shm read {size}"), _nixl(f"cma read {size}")
+        yield Target(f"same host read {size}", "p50_us", ours, theirs)
+        yield Target(f"same host read {size}", "cpu_s_per_gb", ours, theirs)
+    for size, figure in (("32 x 4 KiB", "ops_per_s"), ("1 MiB", "gb_per_s")):
+        ours, theirs = _ours("transfer", f"tcp read {size}"), _nixl(f"ucx-tcp read {size}")
+        yield Target(f"TCP read {size}", figure, ours, theirs)
 
 
 def _exists_targets() -> Iterator[Target]:
@@ -180,6 +195,7 @@ TARGETS: Final = (
         Side("redis", "store", "unix get 32 x 4 KiB"),
     ),
     *_tcp_targets(),
+    *_nixl_targets(),
     *_exists_targets(),
     *_router_targets(),
     Target("master memory per object", "bytes_per_item", _MEMORY, at_most=600),

@@ -19,6 +19,7 @@ from bench.peers.rounds import Case, Rival, Title, main
 REGION_BYTES: Final = 256 << 20  # larger than a cache; reads walk through it
 TARGET_BYTES: Final = 16 << 20
 TARGET: Final = "target"
+BIG: Final = ((1, 1 << 20), (1, 16 << 20))
 
 
 class Remote(NamedTuple):
@@ -39,7 +40,7 @@ def started() -> Iterator[Rival]:
         remote = Remote(segment, int(address))
         cases = [
             _read(engine, memory, remote, count, size)
-            for count, size in ((32, 4 << 10), (1, 1 << 20), (1, 16 << 20))
+            for count, size in ((32, 4 << 10), (1, 4 << 10), (1, 64 << 10), *BIG)
         ]
         cases.insert(1, _read_ahead(engine, memory, remote, 32, 4 << 10, 4))
         yield Rival(cases, [target.pid])

@@ -55,7 +55,7 @@ def test_a_verdict_is_a_good_row_that_names_the_rival() -> None:
 
 
 def test_each_target_asks_for_one_thing_of_a_known_subject() -> None:
-    rivals = {"dynamo", "mooncake", "redis", "limit"}
+    rivals = {"dynamo", "mooncake", "nixl", "redis", "limit"}
     for target in TARGETS:
         assert target.ours.subject == "moonpool"
         assert target.at_most is None or target.at_least is None

@@ -27,7 +27,8 @@ BIG_BYTES, BIG_SEED = 16 << 20, 9
 
 
 def main(folder: str, port: int, *hosts: str) -> None:
-    with Engine(dir=folder, token=os.environ.get("OWNER_TOKEN", "")) as engine:
+    token, nixl = os.environ.get("OWNER_TOKEN", ""), "OWNER_NIXL" in os.environ
+    with Engine(dir=folder, token=token, nixl=nixl) as engine:
         kv = engine.allocate(KV_BYTES, "kv")
         kv.array[:] = stamped(KV_BYTES, KV_SEED)
         kv.blocks(BLOCK, name="kv-blocks")
@@ -78,6 +79,10 @@ class Owner:
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
 
     def kill(self) -> None:
         self._process.kill()

@@ -26,6 +26,7 @@ from moonpool.core.errors import Corrupt
 from moonpool.core.units import format_bytes
 from moonpool.pool.cluster import local_directory
 from moonpool.transfer import Engine, Op, Peer, Segment
+from moonpool.transfer.nixl import installed
 
 BENCH: Final = "transfer"
 REGION_BYTES: Final = 256 << 20
@@ -187,7 +188,7 @@ def _owner() -> Iterator[tuple[int, Engine, Peer, str]]:
             try:
                 assert process.stdout is not None
                 address, plain = process.stdout.readline().split()
-                with Engine(dir=str(directory)) as engine:
+                with Engine(dir=str(directory), nixl=installed()) as engine:
                     yield process.pid, engine, engine.connect(address, timeout=10), plain
             finally:
                 process.kill()
@@ -195,7 +196,7 @@ def _owner() -> Iterator[tuple[int, Engine, Peer, str]]:
 
 def serve(folder: str) -> None:
     """The owner: stamped memory until the input ends; prints its address."""
-    with Engine(dir=folder) as engine:
+    with Engine(dir=folder, nixl=installed()) as engine:
         memory = engine.allocate(REGION_BYTES, "memory", writable=False)
         words = memory.array.view(np.uint64)
         words[:] = np.arange(len(words), dtype=np.uint64)

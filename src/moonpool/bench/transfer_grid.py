@@ -1,9 +1,9 @@
 """Every transport beside a plain program, cases `<transport>-<read|write>-<count>x<bytes>`.
 
 Each case is measured for `moonpool` and then for `limit`, the least that could do it: one memcpy of
-all bytes (local, shm), a request and its bytes on one socket (tcp), pread or pwrite of one block
-after the other (file). The limits check nothing and have no checksum; nor have our file cases, so
-that both do the same. Calls walk through more memory than a cache holds.
+all bytes (local, shm, nixl), a request and its bytes on one socket (tcp), pread or pwrite of one
+block after the other (file). The limits check nothing and have no checksum; nor have our file
+cases, so that both do the same. Calls walk through more memory than a cache holds.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from moonpool.transfer import Engine, FileSegment, Op, Peer, RemoteSegment, Segm
 
 BENCH: Final = "transfer"
 TRANSPORTS: Final = ("local", "shm", "tcp", "file")
+NIXL: Final = "nixl"  # only where it is installed
 SHAPES: Final = ((1, 4 << 10), (32, 4 << 10), (1, 64 << 10), (32, 64 << 10), (1, 1 << 20))
 MORE_SHAPES: Final = ((32, 1 << 20), (1, 16 << 20))
 AREA_BYTES: Final = 64 << 20
@@ -55,9 +56,9 @@ class GridCase(NamedTuple):
         return max(8, min(_CALLS_MAX, _ROUND_BYTES // self.moved))
 
 
-def cases(full: bool) -> Iterator[GridCase]:
+def cases(full: bool, nixl: bool = False) -> Iterator[GridCase]:
     """All cases of a run."""
-    for transport in TRANSPORTS:
+    for transport in (*TRANSPORTS, NIXL) if nixl else TRANSPORTS:
         for count, nbytes in SHAPES + (MORE_SHAPES if full else ()):
             for kind in ("read", "write"):
                 yield GridCase(transport, kind, count, nbytes)
@@ -69,7 +70,7 @@ def rows(settings: Settings, pid: int, engine: Engine, peer: Peer, plain: str) -
     with tempfile.TemporaryDirectory(prefix="moonpool-bench-") as folder:
         grid = _Grid(settings, pid, engine, peer, Path(folder) / "blocks", plain)
         try:
-            for case in cases(settings.full):
+            for case in cases(settings.full, engine.nixl is not None):
                 yield grid.ours(case)
                 yield grid.limit(case)
         finally:
@@ -92,13 +93,16 @@ class _Grid:
             "local": own,
             "shm": scratch,
             "tcp": scratch,
+            NIXL: scratch,
             "file": self._file,
         }
         memory = peer.mapping(scratch)
         assert memory is not None, peer.why_no_shm(scratch)
+        mapped = np.frombuffer(memoryview(memory), np.uint8)
         self._mapped: dict[str, NDArray[np.uint8]] = {
             "local": own.array,
-            "shm": np.frombuffer(memoryview(memory), np.uint8),
+            "shm": mapped,
+            NIXL: mapped,
         }
         self._socket = PlainSocket(plain)
 
@@ -161,7 +165,7 @@ class _Grid:
         return copy
 
     def _measured(self, case: GridCase, call: Callable[[], None]) -> Row:
-        pids = [self._pid] if case.transport in ("shm", "tcp") else []
+        pids = [self._pid] if case.transport in ("shm", "tcp", NIXL) else []
         figures = measure(
             call,
             self._settings.rounds,

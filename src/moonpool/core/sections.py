@@ -193,6 +193,10 @@ class TransferConfig(Section, frozen=True, kw_only=True):
     striped_ops_max: Annotated[
         int, setting("Ops in slices that may be open at once.", minimum=1, maximum=65_536)
     ] = 1024
+    nixl: Annotated[
+        bool,
+        setting("Also offer memory to peers, and reach theirs, through NIXL (moonpool[nixl])."),
+    ] = False
     heartbeat_ms: Annotated[
         int,
         setting(

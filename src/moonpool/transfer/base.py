@@ -90,13 +90,24 @@ class Blocks(NamedTuple):
     nbytes: int
 
 
+class Reuse:
+    """Stands for lists that are posted again and again: `whole` is all of them. Transports may keep
+    what they prepared for it as long as it lives."""
+
+    __slots__ = ("__weakref__", "whole")
+
+    def __init__(self, whole: "Transfer") -> None:
+        self.whole = whole
+
+
 class Transfer(NamedTuple):
     """One checked request: what a transport is asked to move.
 
     `remote` is a Segment or FileSegment of this process, or a peer's. Offsets and lengths are
     u64[n], in bytes, contiguous and inside both; `nbytes` sums the lengths. `deadline_s` is a
     moment on the engine's monotonic clock. Transports that let ops wait take the higher `priority`
-    first, then the earlier deadline.
+    first, then the earlier deadline. With `reuse` it is one of many posts of the same lists: of
+    all, or of those at `positions`.
     """
 
     kind: str  # "read" or "write"
@@ -109,6 +120,8 @@ class Transfer(NamedTuple):
     deadline_s: float
     checksum: bool
     priority: int = 0
+    reuse: Reuse | None = None
+    positions: NDArray[np.intp] | None = None
 
 
 class OpResult(NamedTuple):

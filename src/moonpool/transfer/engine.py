@@ -31,6 +31,7 @@ from moonpool.transfer.keeper import Keeper
 from moonpool.transfer.link import Link
 from moonpool.transfer.local import LocalTransport
 from moonpool.transfer.native_errors import NATIVE_ERRORS, translated
+from moonpool.transfer.nixl import open_nixl
 from moonpool.transfer.op import Op, Tally
 from moonpool.transfer.own_segments import OwnSegments
 from moonpool.transfer.peer import Peer
@@ -77,7 +78,8 @@ class Engine(OwnSegments):
         self.addresses: list[str] = []
         self._deadline_s = self.config.deadline_ms / 1000
         self._endpoint = _core.Endpoint(self.epoch, self.config.token.encode())
-        self._registry = Registry(self._endpoint)
+        self.nixl = open_nixl(self.config, self._endpoint) if self.config.nixl else None
+        self._registry = Registry(self._endpoint, self.nixl.offering if self.nixl else None)
         self._lock = threading.RLock()
         self._peers: list[Peer] = []
         self._files: list[FileSegment] = []
@@ -95,6 +97,8 @@ class Engine(OwnSegments):
             "shm": ShmTransport(copies),
             "tcp": TcpTransport(self.pump),
         }
+        if self.nixl is not None:
+            self._transports["nixl"] = self.nixl
         _ENGINES[self.epoch] = self
 
     def allocate(
@@ -281,6 +285,8 @@ class Engine(OwnSegments):
         self._transports["local"].close()
         self._endpoint.close()
         self._transports["tcp"].close()
+        if self.nixl is not None:
+            self.nixl.close()
         self.runner.close()
 
     def __enter__(self) -> Self:

@@ -8,12 +8,13 @@ from moonpool.transfer.layout import Layout
 from moonpool.transfer.segment import RemoteSegment, Segment
 from moonpool.transfer.topology import UNKNOWN_NODE
 
-TRANSPORTS: Final = ("local", "shm", "tcp", "file")
+TRANSPORTS: Final = ("local", "shm", "nixl", "tcp", "file")
 
 # Rough costs: microseconds a call and a block, seconds a GB.
 _COSTS: Final = {
     "local": (1.0, 0.05, 0.12),
     "shm": (1.5, 0.05, 0.15),
+    "nixl": (15.0, 1.0, 0.35),
     "tcp": (12.0, 1.3, 0.33),
     "file": (5.0, 1.0, 0.3),
 }
@@ -47,6 +48,7 @@ def explain(
     size = target.nbytes if nbytes is None else nbytes
     why = reasons(segment)
     offered: tuple[str, ...]
+    has_nixl = isinstance(segment, RemoteSegment) and segment.peer.nixl is not None
     if isinstance(segment, RemoteSegment):
         offered = segment.peer.offers(segment)
     else:
@@ -55,11 +57,13 @@ def explain(
     choices = [
         Choice(name, name in offered, _estimate_us(name, medium, blocks, size), why[name])
         for name in why
+        if name != "nixl" or has_nixl
     ]
     if isinstance(segment, RemoteSegment) and len(segment.peer.rails.paths) > 1:
         near_node = UNKNOWN_NODE if local is None else local.location.numa_node
         choices[-1:] = _rails(segment, choices[-1], near_node)
-    return sorted(choices, key=lambda choice: not choice.usable)
+    order = {name: place for place, name in enumerate(offered)}
+    return sorted(choices, key=lambda one: (not one.usable, order.get(one.transport, 0)))
 
 
 def _rails(segment: RemoteSegment, tcp: Choice, near_node: int) -> list[Choice]:
@@ -98,6 +102,7 @@ def reasons(segment: AnySegment) -> dict[str, str]:
     return {
         "local": "the peer is this process" if here else "the peer is another process",
         "shm": peer.why_no_shm(segment) or "same host, and the peer shares this memory",
+        "nixl": peer.why_no_nixl(segment) or "both ends have it",
         "tcp": f"the peer hangs: {peer.hung}"
         if peer.hung
         else "always there"

@@ -41,11 +41,20 @@ class PlaceInfo(msgspec.Struct, array_like=True, frozen=True):
     cost_class: CostClass
 
 
+class NixlInfo(msgspec.Struct, array_like=True, frozen=True):
+    """How to reach the peer through NIXL: its agent, the agent's metadata, and where segments lie
+    in its address space, as (address, bytes)."""
+
+    agent: str
+    metadata: bytes
+    segments: dict[str, tuple[int, int]]
+
+
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`host` is the host identity, `unix_path` where descriptors are handed out ('' nowhere);
     `addresses` is where the engine listens, "host:port" each, `nics` its interfaces there,
     `places` where segments are that are not just somewhere in DRAM, `planes` of layouts that have
-    several: how many, and how far apart."""
+    several: how many, and how far apart; `nixl` is None where it is off."""
 
     host: str
     pid: int
@@ -55,6 +64,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nics: dict[str, Nic] = {}
     places: dict[str, PlaceInfo] = {}
     planes: dict[str, tuple[int, int]] = {}
+    nixl: NixlInfo | None = None
 
 
 _decoder = msgspec.msgpack.Decoder(EngineInfo)
@@ -71,11 +81,15 @@ class InfoPage:
         body = msgspec.msgpack.encode(info)
         if len(body) > PAGE_BYTES - _HEADER.size:
             raise BadInput(
-                f"{len(info.layouts)} named layouts do not fit into {PAGE_BYTES} bytes; use "
-                f"fewer or shorter names"
+                f"{len(info.layouts)} named layouts{_of_nixl(info)} do not fit into {PAGE_BYTES} "
+                f"bytes; use fewer or shorter names"
             )
         text = _HEADER.pack(_MAGIC, _core.crc32c(body), len(body)) + body
         self.memory[: len(text)] = np.frombuffer(text, dtype=np.uint8)
+
+
+def _of_nixl(info: EngineInfo) -> str:
+    return f" and {len(info.nixl.segments)} segments offered through NIXL" if info.nixl else ""
 
 
 def read_page(page: Any) -> EngineInfo:

@@ -19,9 +19,11 @@ from moonpool.core.errors import (
     did_you_mean,
 )
 from moonpool.transfer.base import OpState, Transfer
+from moonpool.transfer.info_page import NixlInfo
 from moonpool.transfer.keeper import Heartbeat
 from moonpool.transfer.layout import Layout, resolve
 from moonpool.transfer.link import Link
+from moonpool.transfer.nixl.reach import is_near, why_not
 from moonpool.transfer.peer_rails import PeerRails, path_to, planned
 from moonpool.transfer.relay import RelayedOp
 from moonpool.transfer.segment import RemoteSegment, Segment
@@ -29,9 +31,6 @@ from moonpool.transfer.view import View
 
 if TYPE_CHECKING:
     from moonpool.transfer.engine import Engine
-
-_SHM_AND_TCP = ("shm", "tcp")
-_TCP = ("tcp",)
 
 
 class Peer:
@@ -82,7 +81,8 @@ class Peer:
     def transports(self) -> tuple[str, ...]:
         """Transports that can reach some segment of this peer, best first."""
         names = {name for segment in self._segments.values() for name in self.offers(segment)}
-        return tuple(name for name in ("local", "shm", "tcp") if name in names or name == "tcp")
+        order = ("local", "shm", "nixl", "tcp")
+        return tuple(name for name in order if name in names or name == "tcp")
 
     @property
     def connection(self) -> _core.Connection:
@@ -113,11 +113,26 @@ class Peer:
 
     def offers(self, segment: RemoteSegment) -> tuple[str, ...]:
         """Transports that can reach `segment` now, best first."""
-        mapped = segment.region in self._link.mappings
-        names: tuple[str, ...] = _SHM_AND_TCP if mapped else _TCP
-        if self.hung:
-            names = names[:-1]
-        return ("local", *names) if self.local_segment(segment) is not None else names
+        names = list[str]()
+        if self.local_segment(segment) is not None:
+            names.append("local")
+        if segment.region in self._link.mappings:
+            names.append("shm")
+        if not self.hung:
+            names.append("tcp")
+        if not self.why_no_nixl(segment):
+            names.insert(len(names) - is_near(self._link.info), "nixl")
+        return tuple(names)
+
+    @property
+    def nixl(self) -> NixlInfo | None:
+        """How to reach it through NIXL; None when that is off at either end."""
+        info = self._link.info
+        return info.nixl if info is not None and self._engine.nixl is not None else None
+
+    def why_no_nixl(self, segment: RemoteSegment) -> str:
+        """The reason nixl cannot reach `segment`; '' when it can."""
+        return why_not(self._engine.nixl is not None, self._link.info, segment.name, self.hung)
 
     def why_no_shm(self, segment: RemoteSegment) -> str:
         """The reason shm cannot reach `segment`; '' when it can."""
@@ -198,7 +213,7 @@ class Peer:
         for op, _ in waiting:
             op.settle(OpState.FAILED, error=self._closed_error(), only_from=OpState.QUEUED)
         self.rails.close()
-        self._link.close()
+        self._part(self._link)
         self._engine.forget(self)
 
     def refusal(self, segment: RemoteSegment) -> TransferError | None:
@@ -329,10 +344,17 @@ class Peer:
                 for name, offer in link.offers.items()
             }
         if old is not link:
-            old.close()
+            self._part(old)
         if rails is not self.rails:
             rails.close()
         self.rails.adopt(link.connection)
+
+    def _part(self, link: Link) -> None:
+        nixl, info = self._engine.nixl, link.info
+        if nixl is not None and info is not None and info.nixl is not None:
+            if link.epoch != self._link.epoch or self.closed:
+                nixl.forget(info.nixl.agent)
+        link.close()
 
     def _copied(self, segment: RemoteSegment, offset: int, length: int) -> View:
         memory = Segment(np.empty(length, dtype=np.uint8), name="view")

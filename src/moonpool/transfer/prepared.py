@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from moonpool.core.errors import BadInput
-from moonpool.transfer.base import Transfer
+from moonpool.transfer.base import Reuse, Transfer
 from moonpool.transfer.layout import integers
 from moonpool.transfer.op import Op
 from moonpool.transfer.request import checked_deadline, require_open
@@ -28,7 +28,7 @@ class Prepared:
         self.count = len(transfer.lengths)
         self.nbytes = transfer.nbytes
         self._engine = engine
-        self._transfer = transfer
+        self._transfer = transfer._replace(reuse=Reuse(transfer))
         self._via = via
         self._deadline_s = deadline_s
         self._lock = threading.Lock()
@@ -66,6 +66,7 @@ class Prepared:
             remote_offsets=self._transfer.remote_offsets[at],
             lengths=lengths,
             nbytes=int(lengths.sum()),
+            positions=at,
         )
 
     def __len__(self) -> int:

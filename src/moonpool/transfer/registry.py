@@ -17,6 +17,7 @@ from moonpool.transfer.dax import MappedSegment, map_segment
 from moonpool.transfer.info_page import PAGE_NAME, EngineInfo, InfoPage, LayoutInfo, PlaceInfo
 from moonpool.transfer.native_errors import NATIVE_ERRORS, translated
 from moonpool.transfer.netlink import interface_of, own_addresses
+from moonpool.transfer.nixl.offering import NixlOffering
 from moonpool.transfer.room import require_room
 from moonpool.transfer.segment import Segment, check_name
 from moonpool.transfer.topology import Nic, this_machine
@@ -27,13 +28,14 @@ _RESERVED = "moonpool."
 class Registry:
     """Segments by name and by region. A segment without a name has no region: no peer sees it."""
 
-    def __init__(self, endpoint: _core.Endpoint) -> None:
+    def __init__(self, endpoint: _core.Endpoint, offering: NixlOffering | None = None) -> None:
         self.segments: dict[str, Segment] = {}
         self.regions: dict[int, Segment] = {}
         self.unix_path = ""
         self.addresses: list[str] = []
         self.nics: dict[str, Nic] = {}
         self._endpoint = endpoint
+        self._offering = offering
         self._lock = threading.RLock()
         self._private = 0
         self._page = InfoPage()
@@ -83,9 +85,7 @@ class Registry:
             segment = map_segment(path, name=name, **how)
             writable = segment.writable
             segment.region = self._endpoint.register(segment.buffer, name, writable)
-            self.segments[name] = segment
-            self.regions[segment.region] = segment
-            self.publish()
+            self._list(segment)
             return segment
 
     def publish(self) -> None:
@@ -113,6 +113,7 @@ class Registry:
                     addresses=self.addresses,
                     nics=self.nics,
                     places=self._places(),
+                    nixl=self._offering.info if self._offering is not None else None,
                 )
             )
 
@@ -150,18 +151,26 @@ class Registry:
             on_close=self._remove,
             on_layout=self.publish,
         )
-        self.segments[name] = segment
-        self.regions[region] = segment
-        if len(this_machine().nodes) > 1:
-            self.publish()
+        self._list(segment)
         return segment
+
+    def _list(self, segment: Segment) -> None:
+        self.segments[segment.name] = segment
+        self.regions[segment.region] = segment
+        if self._offering is not None:
+            self._offering.offer(segment)
+        many_nodes = len(this_machine().nodes) > 1
+        if self._offering is not None or many_nodes or segment.cost_class is not CostClass.DRAM:
+            self.publish()
 
     def _remove(self, segment: Segment) -> None:
         with self._lock:
             del self.segments[segment.name], self.regions[segment.region]
             # Returns when the endpoint no longer touches the memory.
             self._endpoint.unregister(segment.region)
-            if segment.layouts or segment.device != "cpu":
+            if self._offering is not None:
+                self._offering.withdraw(segment)
+            if segment.layouts or segment.device != "cpu" or self._offering is not None:
                 self.publish()
 
     def _check_free(self, name: str) -> None:
