@@ -157,6 +157,8 @@ class SegmentAgent {
   std::uint64_t drain(std::int64_t now_ns = kNowNs);
 
   Inventory inventory(std::uint64_t start_slot, std::uint64_t slots_max);
+  // The same of these slots only; those that are not sealed, or beyond the table, are left out.
+  Inventory inventory_of(std::span<const std::uint32_t> slots);
   // Changes after a sequence number, oldest first; nothing at a gap (ask for the whole inventory).
   std::optional<std::vector<Change>> changes(std::uint64_t after_sequence, std::size_t changes_max);
 

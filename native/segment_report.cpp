@@ -36,8 +36,36 @@ void SegmentAgent::note(ChangeKind kind, std::uint32_t index) {
   changes_.pop_front();
 }
 
+namespace {
+
+constexpr std::uint64_t kSlotsPerLock = 512;  // so that claims and reads go on in between
+
+// One sealed slot's row; what is not sealed, or names no readable key, has none.
+void append_slot(Inventory& out, const Slot& slot, std::uint64_t at, std::byte* data,
+                 std::uint64_t data_bytes, std::string& text) {
+  const std::uint64_t word = slot.word.load();
+  if (word_state(word) != SlotState::kSealed) return;
+  if (!read_text(slot, data, data_bytes, text)) return;
+  out.slot.push_back(static_cast<std::uint32_t>(at));
+  out.generation.push_back(word_generation(word));
+  out.term.push_back(slot.term);
+  out.seq.push_back(slot.seq);
+  out.size.push_back(slot.size);
+  out.crc.push_back(slot.crc);
+  out.tenant.push_back(slot.tenant);
+  out.last_used.push_back(slot.last_used);
+  out.expiry_ms.push_back(slot.expiry_ms);
+  out.replicas.push_back(slot.replicas);
+  out.pin.push_back(slot.pin);
+  out.keys.append(text, 0, slot.key_bytes);
+  out.parents.append(text, slot.key_bytes);
+  out.key_ends.push_back(static_cast<std::uint32_t>(out.keys.size()));
+  out.parent_ends.push_back(static_cast<std::uint32_t>(out.parents.size()));
+}
+
+}  // namespace
+
 Inventory SegmentAgent::inventory(std::uint64_t start_slot, std::uint64_t slots_max) {
-  constexpr std::uint64_t kSlotsPerLock = 512;  // so that claims and reads go on in between
   slots_max = std::min(slots_max, kInventorySlotsMax);
   Inventory out;
   std::uint64_t at = std::min<std::uint64_t>(start_slot, geometry_.slots);
@@ -47,28 +75,26 @@ Inventory SegmentAgent::inventory(std::uint64_t start_slot, std::uint64_t slots_
   while (at < end) {
     const std::unique_lock lock = enter();
     for (const std::uint64_t stop = std::min(end, at + kSlotsPerLock); at < stop; ++at) {
-      const Slot& slot = slots_[at];
-      const std::uint64_t word = slot.word.load();
-      if (word_state(word) != SlotState::kSealed) continue;
-      if (!read_text(slot, data_, geometry_.data_bytes, text)) continue;
-      out.slot.push_back(static_cast<std::uint32_t>(at));
-      out.generation.push_back(word_generation(word));
-      out.term.push_back(slot.term);
-      out.seq.push_back(slot.seq);
-      out.size.push_back(slot.size);
-      out.crc.push_back(slot.crc);
-      out.tenant.push_back(slot.tenant);
-      out.last_used.push_back(slot.last_used);
-      out.expiry_ms.push_back(slot.expiry_ms);
-      out.replicas.push_back(slot.replicas);
-      out.pin.push_back(slot.pin);
-      out.keys.append(text, 0, slot.key_bytes);
-      out.parents.append(text, slot.key_bytes);
-      out.key_ends.push_back(static_cast<std::uint32_t>(out.keys.size()));
-      out.parent_ends.push_back(static_cast<std::uint32_t>(out.parents.size()));
+      append_slot(out, slots_[at], at, data_, geometry_.data_bytes, text);
     }
   }
   out.next_start = at;
+  return out;
+}
+
+Inventory SegmentAgent::inventory_of(std::span<const std::uint32_t> slots) {
+  Inventory out;
+  out.sequence = sequence();
+  out.next_start = geometry_.slots;
+  std::string text;
+  std::size_t at = 0;
+  while (at < slots.size()) {
+    const std::unique_lock lock = enter();
+    for (const std::size_t stop = std::min(slots.size(), at + kSlotsPerLock); at < stop; ++at) {
+      if (slots[at] >= geometry_.slots) continue;
+      append_slot(out, slots_[slots[at]], slots[at], data_, geometry_.data_bytes, text);
+    }
+  }
   return out;
 }
 

@@ -150,12 +150,7 @@ Array<std::uint8_t> retire(SegmentAgent& agent, nb::handle slot_column,
   return statuses(status);
 }
 
-nb::dict inventory(SegmentAgent& agent, std::uint64_t start_slot, std::uint64_t slots_max) {
-  Inventory found;
-  {
-    const nb::gil_scoped_release release;
-    found = agent.inventory(start_slot, slots_max);
-  }
+nb::dict inventory_columns(const Inventory& found) {
   nb::dict out;
   out["slot"] = to_array(found.slot);
   out["generation"] = to_array(found.generation);
@@ -175,6 +170,25 @@ nb::dict inventory(SegmentAgent& agent, std::uint64_t start_slot, std::uint64_t 
   out["next_start"] = found.next_start;
   out["sequence"] = found.sequence;
   return out;
+}
+
+nb::dict inventory(SegmentAgent& agent, std::uint64_t start_slot, std::uint64_t slots_max) {
+  Inventory found;
+  {
+    const nb::gil_scoped_release release;
+    found = agent.inventory(start_slot, slots_max);
+  }
+  return inventory_columns(found);
+}
+
+nb::dict inventory_of(SegmentAgent& agent, nb::handle slot_column) {
+  const ColumnArg<std::uint32_t> slots(slot_column, "slots");
+  Inventory found;
+  {
+    const nb::gil_scoped_release release;
+    found = agent.inventory_of(slots);
+  }
+  return inventory_columns(found);
 }
 
 nb::object changes(SegmentAgent& agent, std::uint64_t after_sequence, std::size_t changes_max) {
@@ -304,6 +318,7 @@ void bind_segment_agent(nb::module_& m) {
       .def("drain", &SegmentAgent::drain, "now_ns"_a = kNowNs,
            nb::call_guard<nb::gil_scoped_release>())
       .def("inventory", &inventory, "start_slot"_a, "slots_max"_a)
+      .def("inventory_of", &inventory_of, "slots"_a)
       .def("changes", &changes, "after_sequence"_a, "changes_max"_a)
       .def(
           "tombstone_add",

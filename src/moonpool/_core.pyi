@@ -207,6 +207,8 @@ class SegmentAgent:
         slot, generation, term, seq, size, crc, tenant, expiry_ms, last_used, replicas, pin; keys
         and parents as bytes with key_ends and parent_ends (uint32); next_start, and the sequence of
         changes it is based on."""
+    def inventory_of(self, slots: _U32) -> dict[str, Any]:
+        """The same columns of these slots only; what is not sealed is left out."""
     def changes(self, after_sequence: int, changes_max: int) -> dict[str, Any] | None:
         """Columns sequence, kind (1 sealed, 2 retired, 3 freed), slot, generation, term, seq.
 

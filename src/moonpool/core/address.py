@@ -1,11 +1,15 @@
-"""Addresses as people write them: "host:port", "[::1]:7400" and "unix:/path/of/socket"."""
+"""Addresses as people write them: "host:port", "[::1]:7400", "unix:/path/of/socket",
+and "etcd://host:port,host:port/prefix" for what is found through etcd."""
 
 import ipaddress
 import os
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from moonpool.core.errors import BadConfig, TransferError
 
+ETCD = ("etcd://", "etcds://")
+_SCHEMES = {"etcd": "http", "http": "http", "etcds": "https", "https": "https"}
 UNIX_PATH_BYTES_MAX = 107  # sun_path of Linux, less its closing zero
 
 
@@ -39,6 +43,45 @@ def parse_address(text: str) -> Address:
     if not 1 <= int(port) <= 65535:
         raise BadConfig(f"address {text!r}: the port must be within 1..65535")
     return Address(host, int(port))
+
+
+class EtcdAddress(NamedTuple):
+    """Members, whether they speak TLS, and the prefix of the keys, without slashes at its ends."""
+
+    members: tuple[tuple[str, int], ...]
+    tls: bool
+    prefix: str
+
+
+def parse_etcd(text: str) -> EtcdAddress:
+    """'etcd://HOST:PORT[,HOST:PORT...]/PREFIX' (etcds:// with TLS; http and https mean the same).
+
+    Raises BadConfig.
+    """
+    parts = urlsplit(text)
+    members = []
+    for member in parts.netloc.split(","):
+        try:
+            one = urlsplit(f"//{member}")
+            members.append((one.hostname or "", one.port or 2379))
+        except ValueError:
+            members.append(("", 0))
+    if parts.scheme not in _SCHEMES or not all(host for host, _ in members) or "@" in parts.netloc:
+        raise BadConfig(f"{text!r}: write 'etcd://host:2379,host:2379/prefix'")
+    return EtcdAddress(tuple(members), _SCHEMES[parts.scheme] == "https", parts.path.strip("/"))
+
+
+def is_etcd(text: str) -> bool:
+    """True for an address that says where to ask for the address."""
+    return text.startswith(ETCD)
+
+
+def check_master(text: str) -> None:
+    """A master's address, or where its leader is found. Raises BadConfig."""
+    if not is_etcd(text):
+        parse_address(text)
+    elif not parse_etcd(text).prefix:
+        raise BadConfig(f"{text!r} has no prefix for the pool's keys: 'etcd://host:2379/pool'")
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> TransferError:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar
 
-from moonpool.core.address import parse_address
+from moonpool.core.address import check_master
 from moonpool.core.config import Section, setting
 from moonpool.core.open_door import refuse_open_door
 from moonpool.core.units import BYTES_MAX
@@ -51,5 +51,5 @@ class AdminConfig(Section, frozen=True, kw_only=True):
     ] = 64
 
     def check(self) -> None:
-        parse_address(self.master)
+        check_master(self.master)
         refuse_open_door(self.SECTION, self.host, self.token)

@@ -15,7 +15,8 @@ MoonpoolError
 │   ├── ParentMissing
 │   ├── AttemptLost
 │   ├── PrefixGone
-│   └── NotReady
+│   ├── NotReady
+│   └── NotLeader
 ├── TransferError
 │   ├── Unreachable (ConnectionError)
 │   ├── DeadlineExceeded (TimeoutError)
@@ -138,6 +139,12 @@ class PrefixGone(PoolError):
 
 class NotReady(PoolError):
     """The master is still rebuilding its catalog, or no node has joined yet."""
+
+    retryable = True
+
+
+class NotLeader(PoolError):
+    """This master stands by, or its rule has ended; another one leads, or will soon."""
 
     retryable = True
 

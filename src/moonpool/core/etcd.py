@@ -12,45 +12,19 @@ import http.client
 import threading
 from collections.abc import Generator, Sequence
 from typing import NamedTuple, Self, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 
+from moonpool.core.address import EtcdAddress as EtcdAddress
+from moonpool.core.address import parse_etcd as parse_etcd
 from moonpool.core.clock import Clock, Deadline, SystemClock
-from moonpool.core.errors import BadConfig, BadFrame, DeadlineExceeded, MoonpoolError, Unreachable
+from moonpool.core.errors import BadFrame, DeadlineExceeded, MoonpoolError, Unreachable
 
 TIMEOUT_S = 5.0
 TRY_S = 1.0  # one member has so long before the next one is asked
 ANSWER_BYTES_MAX = 64 << 20
 LIMIT = 65_536
-_SCHEMES = {"etcd": "http", "http": "http", "etcds": "https", "https": "https"}
 _T = TypeVar("_T")
-
-
-class EtcdAddress(NamedTuple):
-    """Members, whether they speak TLS, and the prefix of the keys, without slashes at its ends."""
-
-    members: tuple[tuple[str, int], ...]
-    tls: bool
-    prefix: str
-
-
-def parse_etcd(text: str) -> EtcdAddress:
-    """'etcd://HOST:PORT[,HOST:PORT...]/PREFIX' (etcds:// with TLS; http and https mean the same).
-
-    Raises BadConfig.
-    """
-    parts = urlsplit(text)
-    members = []
-    for member in parts.netloc.split(","):
-        try:
-            one = urlsplit(f"//{member}")
-            members.append((one.hostname or "", one.port or 2379))
-        except ValueError:
-            members.append(("", 0))
-    if parts.scheme not in _SCHEMES or not all(host for host, _ in members) or "@" in parts.netloc:
-        raise BadConfig(f"{text!r}: write 'etcd://host:2379,host:2379/prefix'")
-    return EtcdAddress(tuple(members), _SCHEMES[parts.scheme] == "https", parts.path.strip("/"))
 
 
 class EtcdPair(NamedTuple):
@@ -140,10 +114,15 @@ class EtcdClient:
     """
 
     def __init__(
-        self, address: str | EtcdAddress, timeout_s: float = TIMEOUT_S, clock: Clock | None = None
+        self,
+        address: str | EtcdAddress,
+        timeout_s: float = TIMEOUT_S,
+        try_s: float = TRY_S,
+        clock: Clock | None = None,
     ) -> None:
         self.address = parse_etcd(address) if isinstance(address, str) else address
         self.timeout_s = timeout_s
+        self.try_s = try_s
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._at = 0
@@ -304,7 +283,7 @@ class EtcdClient:
         raise Unreachable(f"no etcd member answers ({why})")
 
     def _try_s(self, deadline: Deadline) -> float:
-        return min(TRY_S, deadline.check(self._clock.monotonic(), "ask etcd"))
+        return min(self.try_s, deadline.check(self._clock.monotonic(), "ask etcd"))
 
     def _whole(self, response: http.client.HTTPResponse) -> bytes:
         body = response.read(ANSWER_BYTES_MAX + 1)

@@ -2,6 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
+from moonpool.core.address import check_master, is_etcd, parse_address
 from moonpool.core.config import Section, setting
 from moonpool.core.errors import BadConfig
 from moonpool.core.open_door import refuse_open_door
@@ -159,7 +160,34 @@ class MasterConfig(Section, frozen=True, kw_only=True):
         ),
     ] = 3600
 
+    ha: Annotated[
+        str,
+        setting(
+            "Masters that share this 'etcd://host:2379,.../prefix' elect a leader, the others "
+            "stand by. Empty: one master alone."
+        ),
+    ] = ""
+    election_lease_ms: Annotated[
+        int,
+        setting(
+            "A leader that has not renewed for so long is replaced.",
+            unit="ms",
+            minimum=200,
+            maximum=600_000,
+        ),
+    ] = 1000
+    advertise: Annotated[
+        str,
+        setting("Address that others are told in etcd; empty: host and port as they are."),
+    ] = ""
+
     def check(self) -> None:
+        if self.ha:
+            if not is_etcd(self.ha):
+                raise BadConfig(f"master.ha = {self.ha!r}: write 'etcd://host:2379/prefix'")
+            check_master(self.ha)
+        if self.advertise:
+            parse_address(self.advertise)
         refuse_open_door(self.SECTION, self.host, self.token)
         if self.low_watermark > self.high_watermark:
             raise BadConfig(

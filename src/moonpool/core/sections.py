@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from moonpool.core.address import parse_address
+from moonpool.core.address import check_master
 from moonpool.core.admin_section import AdminConfig
 from moonpool.core.config import Schema, Section, setting
 from moonpool.core.engine_section import EngineConfig
@@ -23,7 +23,10 @@ RAIL_POLICIES = ("affinity", "spread", "single")
 _NODE_NAME = re.compile(r"(\w[\w.-]{0,63})?", re.ASCII)  # also the name of files
 
 
-_MASTER = setting("Address of the master, 'host:port'.", env="MOONPOOL_MASTER")
+_MASTER = setting(
+    "Address of the master, 'host:port', or 'etcd://host:2379/prefix' where its leader is found.",
+    env="MOONPOOL_MASTER",
+)
 _DIR = setting("Folder for segment files and sockets; empty: /dev/shm/moonpool-<uid>.")
 _PERSIST = setting("Keep the segment file when the node ends, for its next start to adopt.")
 
@@ -86,7 +89,7 @@ class NodeConfig(Section, frozen=True, kw_only=True):
         return _directory(self.dir)
 
     def check(self) -> None:
-        parse_address(self.master)
+        check_master(self.master)
         if not _NODE_NAME.fullmatch(self.name):
             allowed = "letters, digits, '.', '_' and '-', at most 64, the first no sign"
             raise BadConfig(f"node.name = {self.name!r} cannot name a file; use {allowed}")
@@ -131,7 +134,7 @@ class ClientConfig(Section, frozen=True, kw_only=True):
     ] = True
 
     def check(self) -> None:
-        parse_address(self.master)
+        check_master(self.master)
 
 
 class TransferConfig(Section, frozen=True, kw_only=True):

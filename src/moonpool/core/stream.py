@@ -6,6 +6,7 @@ time (SO_RCVTIMEO, SO_SNDTIMEO): a receive is one system call, where Python's ti
 
 import socket
 import struct
+from contextlib import suppress
 
 from moonpool.core.clock import Clock, Deadline, SystemClock
 from moonpool.core.errors import Closed, DeadlineExceeded, Unreachable
@@ -54,6 +55,11 @@ class FrameStream:
     def close(self) -> None:
         self._closed = True
         self._sock.close()
+
+    def interrupt(self) -> None:
+        """From another thread: a receive that waits ends, with Unreachable."""
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def send(self, kind: Kind, payload: bytes, deadline: Deadline) -> None:
         """Send one frame. Raises BadFrame (too large; the stream stays usable), DeadlineExceeded,

@@ -14,11 +14,12 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from moonpool.core.clock import SystemClock
-from moonpool.core.errors import Closed, ProtocolMismatch, Refused, TransferError
+from moonpool.core.errors import Closed, NotLeader, ProtocolMismatch, Refused, TransferError
 from moonpool.core.host import host_id
 from moonpool.core.sections import ClientConfig
 from moonpool.pool import messages as m
 from moonpool.pool.client_state import ClientState
+from moonpool.pool.leader import LeaderFinder
 from moonpool.pool.link import AsyncLink
 from moonpool.pool.openers import PortOpener
 from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
@@ -38,6 +39,8 @@ class AsyncShell:
         self.config = config
         self.clock = SystemClock()
         self.opener = PortOpener(config.token, config.shared_memory)
+        self.leader = LeaderFinder(config.master, self._led_by)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.state = ClientState(
             host_id(), self.opener.open, cache_entries_max=config.cache_entries_max
         )
@@ -54,13 +57,33 @@ class AsyncShell:
         """The link to the master, opened (again) when there is none."""
         async with self._linking:
             if self._link is None or self._link.closed:
-                self._link = await AsyncLink.connect(
-                    self.config.master,
-                    self.config.token,
-                    f"client-{os.getpid()}",
-                    timeout_s=timeout_s,
-                )
+                address = await self._address()
+                try:
+                    self._link = await AsyncLink.connect(
+                        address, self.config.token, f"client-{os.getpid()}", timeout_s=timeout_s
+                    )
+                except TransferError:
+                    self.leader.wrong(address)
+                    raise
             return self._link
+
+    async def _address(self) -> str:
+        if self.leader.fixed:
+            return self.leader.address()
+        self._loop = asyncio.get_running_loop()
+        return await asyncio.to_thread(self.leader.address)
+
+    def _led_by(self, address: str) -> None:
+        """In the finder's thread. Nobody waits for an answer of the last leader."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            with suppress(RuntimeError):  # it closed meanwhile
+                loop.call_soon_threadsafe(self._leave, address)
+
+    def _leave(self, address: str) -> None:
+        if self._link is not None and self._link.address != address:
+            self._link.abort()
+            self._link = None
 
     async def run(self, build: Callable[[Context], Dialogue[T]], timeout_s: float) -> T:
         if self._closed:
@@ -102,6 +125,7 @@ class AsyncShell:
         while self._beside:
             await asyncio.wait(self._beside)
         self._closed = True
+        self.leader.close()
         if self._link is not None:
             self._link.close()
         self._copies.shutdown(wait=True)
@@ -144,6 +168,7 @@ class AsyncShell:
 
     async def _ask(self, message: m.ClientRequest, deadline: float) -> m.Message | MasterLost:
         left = max(0.001, deadline - self.now())
+        link: AsyncLink | None = None
         try:
             link = await self.connect(left)
             if isinstance(message, m.Reserve):
@@ -153,7 +178,13 @@ class AsyncShell:
         except (Refused, ProtocolMismatch) as error:
             return MasterLost(str(error), refused=True, code=error.code)
         except TransferError as error:
+            self.leader.wrong(link.address if link is not None else "")
             return MasterLost(str(error), code=error.code)
+        if isinstance(reply, m.Failure) and reply.code == NotLeader.code:
+            self.leader.wrong(link.address)
+            link.close()
+            self._link = None
+            return MasterLost(reply.text, code=reply.code)
         if isinstance(reply, m.Failure):
             return MasterLost(reply.text, refused=True, code=reply.code)
         return reply

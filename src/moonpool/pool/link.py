@@ -67,6 +67,7 @@ class BlockingLink:
         """Connects and proves the token. Raises Unreachable, Refused, ProtocolMismatch, ..."""
         self._clock = clock or SystemClock()
         self._next = 1
+        self.address = address
         self.over: Literal["tcp", "unix"] = "tcp"
         host, port, _ = parse_address(address)
         left = min(CONNECT_S, deadline.check(self._clock.monotonic(), f"connect to {address}"))
@@ -155,6 +156,10 @@ class BlockingLink:
     def closed(self) -> bool:
         return self._stream.closed
 
+    def interrupt(self) -> None:
+        """From another thread: whoever waits on this link stops waiting, with Unreachable."""
+        self._stream.interrupt()
+
     def close(self) -> None:
         self._stream.close()
 
@@ -173,6 +178,7 @@ class AsyncLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._replies: dict[int, asyncio.Future[m.Message]] = {}
         self._next = 1
+        self.address = ""
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
         self.lost: asyncio.Future[None] = loop.create_future()
@@ -191,6 +197,7 @@ class AsyncLink(asyncio.Protocol):
         host, port, _ = parse_address(address)
         loop = asyncio.get_running_loop()
         link = cls(_handshake(token, role, name), on_push)
+        link.address = address
         try:
             async with asyncio.timeout(timeout_s):
                 await loop.create_connection(lambda: link, host, port)
@@ -231,6 +238,12 @@ class AsyncLink(asyncio.Protocol):
     @property
     def closed(self) -> bool:
         return self.lost.done()
+
+    def abort(self) -> None:
+        """Whoever waits for an answer stops waiting, with Unreachable."""
+        self._fail(Unreachable("another master leads now"))
+        if self._transport is not None:
+            self._transport.abort()
 
     def close(self) -> None:
         if self._transport is not None:

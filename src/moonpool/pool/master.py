@@ -30,6 +30,7 @@ from moonpool.core.wire import (
 )
 from moonpool.pool import messages as m
 from moonpool.pool.effects import Effect
+from moonpool.pool.ha_master import Office
 from moonpool.pool.master_machine import MasterMachine
 
 log = logging.getLogger("moonpool.master")
@@ -47,12 +48,7 @@ class MasterServer:
     def __init__(self, config: MasterConfig, clock: Clock | None = None) -> None:
         self.config = config
         self.clock = clock or SystemClock()
-        self.machine = MasterMachine(
-            config,
-            instance=os.urandom(16),
-            nodes_expected=config.nodes_expected,
-            first_term=self.clock.wall_ms(),
-        )
+        self.machine = self._new_machine()
         self.refused = 0
         self._sessions: dict[int, _Connection] = {}
         self._next_session = 1
@@ -61,6 +57,16 @@ class MasterServer:
         self.unix = ""
         self._timer: asyncio.TimerHandle | None = None
         self._look: asyncio.TimerHandle | None = None
+        self._office: Office | None = None
+
+    def _new_machine(self) -> MasterMachine:
+        return MasterMachine(
+            self.config,
+            instance=os.urandom(16),
+            nodes_expected=self.config.nodes_expected,
+            first_term=1 if self.config.ha else self.clock.wall_ms(),
+            stand_by=bool(self.config.ha),
+        )
 
     async def start(self) -> str:
         """Listen; returns the address, "host:port". Raises TransferError."""
@@ -74,6 +80,8 @@ class MasterServer:
         host, port = self._server.sockets[0].getsockname()[:2]
         await self._listen_unix(port)
         self._schedule()
+        if self.config.ha:
+            self._office = Office(self, f"{host}:{port}")
         return f"{host}:{port}"
 
     async def _listen_unix(self, port: int) -> None:
@@ -90,7 +98,17 @@ class MasterServer:
             return
         self.unix = str(path)
 
+    def start_over(self) -> None:
+        """Forget everything, and stand by: somebody else leads now."""
+        self.machine = self._new_machine()
+        for connection in list(self._sessions.values()):
+            connection.session = None
+            connection.abort()
+        self._sessions.clear()
+
     async def stop(self) -> None:
+        if self._office is not None:
+            await self._office.close()
         for timer in (self._timer, self._look):
             if timer is not None:
                 timer.cancel()
@@ -110,12 +128,12 @@ class MasterServer:
         self._next_session += 1
         self._sessions[session] = connection
         kind: Literal["client", "node"] = "node" if role == "node" else "client"
-        self._perform(self.machine.connected(session, kind, name, host, self.clock.monotonic()))
+        self.perform(self.machine.connected(session, kind, name, host, self.clock.monotonic()))
         return session
 
     def left(self, session: int) -> None:
         self._sessions.pop(session, None)
-        self._perform(self.machine.disconnected(session, self.clock.monotonic()))
+        self.perform(self.machine.disconnected(session, self.clock.monotonic()))
 
     def received(self, session: int, envelope: m.Envelope) -> None:
         now, wall = self.clock.monotonic(), self.clock.wall_ms()
@@ -129,7 +147,7 @@ class MasterServer:
             log.exception("a %s request failed", type(envelope.body).__name__)
             self._fail(session, envelope.id, "internal", repr(error))
             return
-        self._perform(effects)
+        self.perform(effects)
         self.machine.counts.handling_s.add(self.clock.monotonic() - now)
 
     def _fail(self, session: int, request: int, code: str, text: str) -> None:
@@ -139,7 +157,7 @@ class MasterServer:
         if connection is not None and request:
             connection.send(failure, request)
 
-    def _perform(self, effects: list[Effect]) -> None:
+    def perform(self, effects: list[Effect]) -> None:
         for effect in effects:
             connection = self._sessions.get(effect.session)
             if connection is not None:
@@ -147,9 +165,12 @@ class MasterServer:
         if self._look is None:
             self._look = asyncio.get_running_loop().call_later(LOOK_S, self._schedule)
 
-    def _tick(self) -> None:
+    def _due(self) -> None:
         self._timer = None
-        self._perform(self.machine.tick(self.clock.monotonic()))
+        self.tick()
+
+    def tick(self) -> None:
+        self.perform(self.machine.tick(self.clock.monotonic()))
 
     def _schedule(self) -> None:
         """Set the timer to the machine's next deadline. It is asked for once for all the requests
@@ -164,7 +185,7 @@ class MasterServer:
             if self._timer.when() <= when:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(when, self._tick)
+        self._timer = loop.call_at(when, self._due)
 
 
 class _Connection(asyncio.Protocol):

@@ -15,6 +15,7 @@ from moonpool.pool.effects import Effect, Send
 from moonpool.pool.master_agents import Agents
 from moonpool.pool.master_links import Links, LinkState, NodeLink
 from moonpool.pool.master_presence import Presence
+from moonpool.pool.master_standby import Standby
 from moonpool.pool.tombstones import DIGEST_BYTES, Tomb
 
 
@@ -31,6 +32,7 @@ class Joins:
         instance: bytes,
         node_lease_ms: int,
         term_raised: Callable[[int, float], None],
+        standby: Standby,
     ) -> None:
         self._catalog = catalog
         self._links = links
@@ -40,6 +42,9 @@ class Joins:
         self._instance = instance
         self._node_lease_ms = node_lease_ms
         self._term_raised = term_raised
+        self.standby = standby
+        self.elected = standby.going_on
+        self.term_wanted = 0  # the lowest term under which a segment that was seen would obey
 
     def join(self, session: int, call: m.JoinSegment, now: float, wall_ms: int) -> None:
         segment = self._catalog.segments.find(call.endpoint.incarnation)
@@ -50,7 +55,14 @@ class Joins:
             link = self._new(session, call, now)
         else:
             link = self._again(session, call, segment, now)
-        if call.term > self._catalog.term or (
+        if self.standby.going_on:
+            self.standby.follow(link)
+        elif self.elected:
+            # Terms come from the election: this one is over, or the segment is from elsewhere.
+            self.term_wanted = max(self.term_wanted, call.term + 1)
+            if call.term <= self._catalog.term:
+                self._adopt(link, now, wall_ms)
+        elif call.term > self._catalog.term or (
             call.term == self._catalog.term and not link.segment.known
         ):
             self.raise_term(call.term + 1, now, wall_ms)
@@ -105,14 +117,29 @@ class Joins:
                 self._adopt(link, now, wall_ms)
         self._links.changed()
 
-    def _adopt(self, link: NodeLink, now: float, wall_ms: int) -> None:
+    def lead(self, term: int, now: float, wall_ms: int) -> None:
+        """The end of standing by: all nodes are adopted; those whose changes were followed to the
+        end tell only what has happened since."""
+        self._term_raised(term, now)
+        for link in self._links:
+            if link.session is not None:
+                self._adopt(link, now, wall_ms, self.standby.whole(link))
+        self.standby.end()
+        self._links.changed()
+
+    def _adopt(self, link: NodeLink, now: float, wall_ms: int, since: int = -1) -> None:
         link.state = LinkState.ADOPTING
         link.segment.open = False
         link.progress = self._catalog.inventory.begin(link.segment)
         link.ask_again = False
         assert link.session is not None
         adopt = m.Adopt(
-            link.segment.id, self._catalog.term, self._instance, self._node_lease_ms, wall_ms
+            link.segment.id,
+            self._catalog.term,
+            self._instance,
+            self._node_lease_ms,
+            wall_ms,
+            since,
         )
         # The agent may read this at any moment from now on and count its lease from then.
         link.lease_until = max(link.lease_until, now + self._presence.lease_s)
@@ -127,6 +154,8 @@ class Joins:
         link.segment.open = link.segment.known
         self._presence.heard(link, now)
         self._agents.catch_up(link)
+        if call.resumed and link.progress is not None:
+            link.progress.expected.fill(-1)  # all is known, but what has changed since
         tombs = _tombs_of(call)
         self._agents.bury_tombs(tombs, None, now)
         self._agents.send_tombs(link, self._agents.tombstones.all(), [])

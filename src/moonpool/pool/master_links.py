@@ -1,6 +1,7 @@
 """The master's links to its segments: who serves them, and how far each is.
 
 JoinSegment -> ADOPTING --Adopted--> REPORTING --last InventoryChunk--> LIVE
+JoinSegment -> FOLLOWED, while this master stands by; then ADOPTING when it takes the lead
 connection lost or not heard for a lease -> AWAY -> (JoinSegment again, or heard again)
 """
 
@@ -23,6 +24,7 @@ MISSED_MAX = 4096  # expiries kept for a node that is away
 
 
 class LinkState(Enum):
+    FOLLOWED = "followed"
     ADOPTING = "adopting"
     REPORTING = "reporting"
     LIVE = "live"
@@ -44,6 +46,7 @@ class NodeLink:
     away_since: float = 0.0
     reported_at: float = 0.0  # when the last heartbeat came
     usage: dict[str, int] | None = None
+    followed_to: int = -1  # change number that a master standing by has heard of
     missed: deque[Expiry] = field(default_factory=lambda: deque(maxlen=MISSED_MAX))
 
     @property
@@ -53,7 +56,8 @@ class NodeLink:
     @property
     def obeys(self) -> bool:
         """Its agent takes orders under this term."""
-        return self.session is not None and self.state is not LinkState.ADOPTING
+        unready = (LinkState.ADOPTING, LinkState.FOLLOWED)
+        return self.session is not None and self.state not in unready
 
 
 class Links:
@@ -108,6 +112,10 @@ class Links:
     def reported(self) -> int:
         """Nodes whose inventory was read."""
         return len({link.endpoint.node for link in self if link.segment.known})
+
+    @property
+    def reported_names(self) -> set[str]:
+        return {link.endpoint.node for link in self if link.segment.known}
 
     def remembered_without(self, lost: NodeLink) -> bool:
         """Some living node keeps the tombstones of what this one missed: should the master be

@@ -6,6 +6,7 @@ Sessions are numbers given by the shell. Time is monotonic seconds, `wall_ms` is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -57,6 +58,7 @@ class MasterMachine:
         seed: int | None = None,
         nodes_expected: int = 0,
         first_term: int = 1,
+        stand_by: bool = False,
     ) -> None:
         self.config = config
         self.limits = limits or MasterLimits()
@@ -67,9 +69,10 @@ class MasterMachine:
         self._sessions: dict[int, Session] = {}
         self._wall_offset_ms = 0.0
         self._next_sweep = 0.0
+        self.leads_until = math.inf  # until then nobody else leads
         drawn = self._seed = int.from_bytes(self.instance, "little") if seed is None else seed
         self.catalog = Catalog(self._catalog_config(), table, term=first_term, seed=drawn)
-        self._make_rooms(nodes_expected)
+        self._make_rooms(nodes_expected, stand_by)
         self._handlers = self._client_handlers()
         self._node_handlers = self._handlers_of_nodes()
 
@@ -92,7 +95,7 @@ class MasterMachine:
             low_watermark=self.config.low_watermark,
         )
 
-    def _make_rooms(self, nodes_expected: int) -> None:
+    def _make_rooms(self, nodes_expected: int, stand_by: bool) -> None:
         config, limits, catalog, outbox = self.config, self.limits, self.catalog, self._outbox
         self._orders = RetireOrders(limits.retire_waits_max, outbox)
         self.nodes = Nodes(
@@ -103,7 +106,9 @@ class MasterMachine:
             self.instance,
             limits.tombstones_max,
             self._raise_term,
+            stand_by,
         )
+        self.standby = self.nodes.standby
         links, agents = self.nodes.links, self.nodes.agents
         self.recovery = Recovery(config, catalog, links, nodes_expected)
         self._removals = Removals(catalog, links, agents, self._orders, self.recovery.strangers)
@@ -145,11 +150,35 @@ class MasterMachine:
         return {
             m.JoinSegment: self.nodes.joins.join,
             m.Adopted: self._adopted,
-            m.InventoryChunk: self.nodes.reports.chunk,
+            m.InventoryChunk: self._chunk,
+            m.Changed: self._changed,
             m.Heartbeat: self.nodes.reports.heartbeat,
             m.RetireDone: self._retire_done,
             m.Copied: self._copies.copied,
         }
+
+    # The lead.
+
+    def lead(self, term: int, nodes: set[str] | None, now: float, wall_ms: int) -> list[Effect]:
+        """Stop standing by: rule under `term`. `nodes` were the last leader's: clients may still
+        read from them, so puts and removals wait until all of them have been heard, or are surely
+        not readable any more. None: not known, so that the grace time must pass."""
+        if nodes is not None:
+            here = {link.endpoint.node for link in self.nodes.links if link.session is not None}
+            self.recovery.expect(nodes | here)
+        self.nodes.joins.lead(term, now, wall_ms)
+        return self._flush(now)
+
+    def raise_term(self, term: int, now: float, wall_ms: int) -> list[Effect]:
+        """Rule under a higher term, which the election gave, from now on."""
+        self.nodes.joins.raise_term(term, now, wall_ms)
+        return self._flush(now)
+
+    @property
+    def known_nodes(self) -> list[str]:
+        """Nodes whose memory clients of this master may be reading."""
+        heard = {link.endpoint.node for link in self.nodes.links if not link.lost}
+        return sorted(heard | self.recovery.awaited)
 
     @property
     def recovering(self) -> bool:
@@ -202,10 +231,12 @@ class MasterMachine:
 
     def tick(self, now: float, wall_ms: int | None = None) -> list[Effect]:
         wall = self._wall_ms(now) if wall_ms is None else wall_ms
+        if self.standby.going_on:
+            return self._flush(now)
         self._writing.tick(now)
         self.catalog.leases.expire(now)
         self.catalog.unpin(now)
-        self.nodes.presence.tick(now, wall)
+        self.nodes.presence.tick(now, wall, sure=now < self.leads_until)
         self._orders.expire(now)
         if not self.recovering:
             self._copies.tick(now, wall)
@@ -220,6 +251,8 @@ class MasterMachine:
 
     def next_deadline(self) -> float | None:
         """When `tick` is due."""
+        if self.standby.going_on:
+            return None
         moments = [
             self._writing.next_deadline(),
             self.catalog.leases.next_deadline,
@@ -235,7 +268,7 @@ class MasterMachine:
         return min((moment for moment in moments if moment is not None), default=None)
 
     def _flush(self, now: float) -> list[Effect]:
-        if self.recovery.over(now):
+        if not self.standby.going_on and self.recovery.over(now):
             wall_ms = self._wall_ms(now)
             for held in self._held.take_all():
                 self._answer(held.asked._replace(now=now, wall_ms=wall_ms), held.message)
@@ -252,6 +285,10 @@ class MasterMachine:
     def _from_client(self, asked: Asked, message: m.Message, deadline_ms: int) -> None:
         if type(message) not in self._handlers:
             raise BadInput(f"a client cannot send {type(message).__name__}")
+        if refusal := self._refuse(asked, message):
+            self.counts.answered(refusal)
+            self._outbox.append(Send(asked.session, asked.request, refusal))
+            return
         touches = getattr(message, "touches", None)
         if touches is not None and touches.row:
             self.counts.read(*self._reading.apply(touches, asked.host_id, asked.now))
@@ -263,6 +300,16 @@ class MasterMachine:
             self._held.removal(asked, message)
         else:
             self._answer(asked, message)
+
+    def _refuse(self, asked: Asked, message: m.Message) -> m.Failure | None:
+        """Whoever stands by answers nobody; a lease has nothing but this master's word, which is
+        worth nothing once another one may lead."""
+        if self.standby.going_on and not isinstance(message, m.Stat):
+            where = f"; the leader is {self.standby.leader}" if self.standby.leader else ""
+            return m.Failure("not_leader", f"this master stands by{where}")
+        if asked.now >= self.leads_until and isinstance(message, m.Lease) and message.ttl_ms > 0:
+            return m.Failure("not_leader", "this master cannot tell whether it still leads")
+        return None
 
     def _answer(self, asked: Asked, message: m.Message) -> None:
         """Now, unless the room that handles it answers later."""
@@ -281,6 +328,8 @@ class MasterMachine:
                 **catalog_counters(self.catalog),
                 **node_counters(self.nodes),
                 "recovering": self.recovering,
+                "stands_by": self.standby.going_on,
+                "followed_changes": self.standby.changes,
                 "waiters": self._waiters.pairs,
                 "held_puts": len(self._held),
                 "retire_orders": len(self._orders),
@@ -299,6 +348,14 @@ class MasterMachine:
         if handler is None:
             raise BadInput(f"a node cannot send {type(message).__name__}")
         handler(session, message, now, wall_ms)
+
+    def _chunk(self, session: int, call: m.InventoryChunk, now: float, wall_ms: int) -> None:
+        take = self.standby.chunk if self.standby.going_on else self.nodes.reports.chunk
+        take(session, call, now, wall_ms)
+
+    def _changed(self, session: int, call: m.Changed, now: float, wall_ms: int) -> None:
+        take = self.standby.changed if self.standby.going_on else self.nodes.reports.resumed
+        take(session, call, now, wall_ms)
 
     def _adopted(self, session: int, call: m.Adopted, now: float, wall_ms: int) -> None:
         if self.nodes.joins.adopted(session, call, now, wall_ms):

@@ -15,6 +15,7 @@ from moonpool.pool.master_links import Links
 from moonpool.pool.master_orders import RetireOrders
 from moonpool.pool.master_presence import Presence
 from moonpool.pool.master_reports import Reports
+from moonpool.pool.master_standby import Standby
 from moonpool.pool.tombstones import Tombstones
 
 
@@ -30,6 +31,7 @@ class Nodes:
         instance: bytes,
         tombstones_max: int,
         term_raised: Callable[[int, float], None],
+        standing_by: bool,
     ) -> None:
         forget_s = config.forget_after_s
         lease_s = (config.node_lease_ms + config.clock_slack_ms) / 1000
@@ -37,6 +39,7 @@ class Nodes:
         self.links = Links(catalog, instance)
         self.agents = Agents(catalog, self.links, orders, tombstones, outbox)
         self.presence = Presence(catalog, self.links, self.agents, orders, lease_s, forget_s)
+        self.standby = Standby(catalog, self.links, outbox, standing_by)
         self.joins = Joins(
             catalog,
             self.links,
@@ -46,5 +49,6 @@ class Nodes:
             instance,
             config.node_lease_ms,
             term_raised,
+            self.standby,
         )
         self.reports = Reports(catalog, self.links, self.agents, self.presence, outbox)

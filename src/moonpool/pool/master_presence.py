@@ -62,13 +62,14 @@ class Presence:
         self._catalog.segments.set_alive(link.segment, False)
         self._agents.bury_missed(link.segment.id, now)
 
-    def tick(self, now: float, wall_ms: int) -> None:
+    def tick(self, now: float, wall_ms: int, sure: bool = True) -> None:
+        """`sure`: no other master can have renewed the lease of a node that is away from here."""
         for link in self._links:
             link.segment.settle(now, float("-inf"))
             link.segment.breaker.settle(now)
             if not link.lost and link.lease_until <= now:
                 self._lost(link, now, wall_ms)
-            if link.lost:
+            if link.lost and sure:
                 self._orders.lease_passed(link.segment.id, self._links.remembered_without(link))
                 if link.away_since + self._forget_after_s <= now:
                     self._forget(link, now, wall_ms)

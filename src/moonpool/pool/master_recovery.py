@@ -20,6 +20,7 @@ class Recovery:
         self._catalog = catalog
         self._links = links
         self._expected = nodes_expected
+        self._names: set[str] | None = None
         self._grace_s = config.grace_ms / 1000
         self._forget_after_s = config.forget_after_s
         self._until: float | None = None
@@ -38,8 +39,19 @@ class Recovery:
         self._catalog.rows.orphan_all()
         return True
 
+    def expect(self, names: set[str]) -> None:
+        """These are all the nodes that anybody may be reading from."""
+        self._names = names
+
+    @property
+    def awaited(self) -> set[str]:
+        """Nodes of the last leader, until this recovery is over."""
+        return self._names or set() if self.going_on else set()
+
     @property
     def _all_reported(self) -> bool:
+        if self._names is not None:
+            return self._names <= self._links.reported_names
         return 0 < self._expected <= self._links.reported
 
     @property
@@ -51,4 +63,6 @@ class Recovery:
         """There may be nodes, older than this master, that it has not heard of."""
         if self._grace_s == 0 or self._until is None:
             return self._grace_s > 0
+        if self._names is not None:  # those away for longer are not among them
+            return now < self._until + self._forget_after_s
         return not self._all_reported and now < self._until + self._forget_after_s

@@ -64,6 +64,22 @@ class Reports:
         if call.last:
             self._reported(link, now, wall_ms)
 
+    def resumed(self, session: int, call: m.Changed, now: float, wall_ms: int) -> None:
+        """Instead of an inventory: what has changed since this master heard of it standing by."""
+        link = self._links.spoken_for(session, call.segment, call.term)
+        if link is None or link.progress is None or link.state is not LinkState.REPORTING:
+            return
+        self._presence.heard(link, now)
+        slots, report = u32(call.slot), report_of(call.sealed)
+        self._catalog.inventory.changed(link.segment, slots, report, now, wall_ms)
+        self._agents.retire(
+            self._catalog.inventory.take(
+                link.segment, link.progress, report, self._removed, now, wall_ms
+            )
+        )
+        if call.last:
+            self._reported(link, now, wall_ms)
+
     def _reported(self, link: NodeLink, now: float, wall_ms: int) -> None:
         assert link.progress is not None
         if link.progress.first and not link.segment.objects and self._catalog.config.slow_start_s:

@@ -56,9 +56,11 @@ from moonpool.pool.messages_client import TopologyIs as TopologyIs
 from moonpool.pool.messages_client import Touch as Touch
 from moonpool.pool.messages_node import Adopt as Adopt
 from moonpool.pool.messages_node import Adopted as Adopted
+from moonpool.pool.messages_node import Changed as Changed
 from moonpool.pool.messages_node import Copied as Copied
 from moonpool.pool.messages_node import Copy as Copy
 from moonpool.pool.messages_node import Expire as Expire
+from moonpool.pool.messages_node import Follow as Follow
 from moonpool.pool.messages_node import Heartbeat as Heartbeat
 from moonpool.pool.messages_node import HeartbeatAck as HeartbeatAck
 from moonpool.pool.messages_node import InventoryChunk as InventoryChunk
@@ -104,8 +106,8 @@ Reply = (
     | Leased
     | Failure
 )
-NodeToMaster = JoinSegment | Adopted | InventoryChunk | Heartbeat | RetireDone | Copied
-MasterToNode = Adopt | HeartbeatAck | Retire | Expire | Copy | Tombstones | Failure
+NodeToMaster = JoinSegment | Adopted | InventoryChunk | Heartbeat | RetireDone | Copied | Changed
+MasterToNode = Adopt | HeartbeatAck | Retire | Expire | Copy | Tombstones | Failure | Follow
 Message = ClientRequest | Reply | NodeToMaster | MasterToNode
 
 

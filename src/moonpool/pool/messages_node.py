@@ -23,6 +23,7 @@ class Adopt(msgspec.Struct, array_like=True, frozen=True, tag=41):
     instance: bytes
     node_lease_ms: int
     wall_ms: int
+    since: int = -1  # the master knows what is here up to this change; -1: nothing
 
 
 class Adopted(msgspec.Struct, array_like=True, frozen=True, tag=42):
@@ -34,6 +35,7 @@ class Adopted(msgspec.Struct, array_like=True, frozen=True, tag=42):
     tombstones: KeyColumn = KeyColumn()  # 16-byte key digests of removes that missed a replica
     tombstone_term: bytes = b""
     tombstone_sequence: bytes = b""
+    resumed: bool = False  # no inventory follows, but what changed after Adopt.since
 
 
 class InventoryChunk(msgspec.Struct, array_like=True, frozen=True, tag=43):
@@ -143,3 +145,22 @@ class Copied(msgspec.Struct, array_like=True, frozen=True, tag=51):
     status: bytes  # u8[n] of the native Status, 0: sealed in
     slot: bytes  # u32[n]
     generation: bytes  # u64[n]
+
+
+class Follow(msgspec.Struct, array_like=True, frozen=True, tag=52):
+    """A master that stands by: report to it, obey it in nothing. `segment` is its number for it."""
+
+    segment: int
+
+
+class Changed(msgspec.Struct, array_like=True, frozen=True, tag=53):
+    """These slots changed up to change number `sequence`; `sealed` has what they hold now. A slot
+    that is not in it holds nothing."""
+
+    segment: int
+    term: int
+    sequence: int
+    slot: bytes  # u32[n]
+    sealed: InventoryChunk
+    last: bool  # nothing more has changed until now
+    gap: bool = False  # changes were missed: forget what was followed, all of it comes anew

@@ -19,7 +19,6 @@ from moonpool.core.clock import Clock, SystemClock
 from moonpool.core.errors import (
     BadConfig,
     BadFrame,
-    MoonpoolError,
     SegmentDamaged,
     SegmentError,
     SegmentLocked,
@@ -31,7 +30,9 @@ from moonpool.core.units import format_bytes
 from moonpool.pool import messages as m
 from moonpool.pool.link import AsyncLink
 from moonpool.pool.node_copies import fetch, keep
+from moonpool.pool.node_directory import MasterDirectory
 from moonpool.pool.node_machine import NodeMachine
+from moonpool.pool.node_masters import NodeMasters, Tell
 from moonpool.pool.openers import PortOpener
 from moonpool.transfer.room import require_room
 
@@ -45,7 +46,6 @@ SHARED_MEMORY = "/dev/shm"
 SOCKET_SUFFIX, SOCKET_PATH_MAX = ".sock", 107
 SLOTS_MIN = 1024
 HEADROOM_MIN = 16 << 20
-RECONNECT_S = (0.05, 1.0)  # first and longest pause between attempts
 NAMES_MAX = 256
 TICK_MIN_S = 0.005
 SILENCE_S = 10.0  # a master that says nothing for so long is gone, whatever its connection says
@@ -158,7 +158,9 @@ class NodeServer:
             raise
         self.endpoint.attach(self.agent)
         self.machine = NodeMachine(self.agent, self._describe(), config.heartbeat_ms / 1000)
-        self._link: AsyncLink | None = None
+        self.masters = NodeMasters(self.machine)
+        self._links: dict[int, AsyncLink] = {}
+        self._next_link = 1
         self._opener = PortOpener(config.token)
         self._fetches: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
@@ -198,23 +200,13 @@ class NodeServer:
         """Serve until `stop`. `ready` is called once, at the first adoption."""
         loop = asyncio.get_running_loop()
         ticker = loop.create_task(self._tick_forever())
-        pause = RECONNECT_S[0]
+        self._ready = ready
+        directory = MasterDirectory(self.config.master)
         try:
-            while not self._stop.is_set():
-                try:
-                    await self._follow_master(ready)
-                    pause = RECONNECT_S[0]
-                except MoonpoolError as error:
-                    log.info("master %s: %s", self.config.master, error)
-                if self.machine.adopted:
-                    ready = None
-                self.machine.disconnected()
-                self._link = None
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop.wait(), pause)
-                pause = min(pause * 2, RECONNECT_S[1])
+            await directory.run(self._stop, self._serve_master)
         finally:
             ticker.cancel()
+            directory.close()
             for task in [*self._fetches]:
                 task.cancel()
             await asyncio.gather(*self._fetches, return_exceptions=True)
@@ -227,8 +219,8 @@ class NodeServer:
             with contextlib.suppress(FileNotFoundError):
                 self._socket.unlink()
 
-    async def _follow_master(self, ready: Callable[[NodeServer], None] | None) -> None:
-        """One connection's life: join, then obey until it breaks."""
+    async def _serve_master(self, address: str) -> None:
+        """One connection's life: join, then obey (or report to) it until it breaks."""
         inbox: asyncio.Queue[m.Message] = asyncio.Queue(maxsize=INBOX_MAX)
 
         def take(message: m.Message) -> None:
@@ -236,12 +228,10 @@ class NodeServer:
                 raise BadFrame(f"the master sends faster than this node obeys ({INBOX_MAX} wait)")
             inbox.put_nowait(message)
 
-        link = await AsyncLink.connect(
-            self.config.master, self.config.token, self.name, "node", take
-        )
-        self._link = link
-        for message in self.machine.connected(self.clock.monotonic()):
-            link.tell(message)
+        link = await AsyncLink.connect(address, self.config.token, self.name, "node", take)
+        number, self._next_link = self._next_link, self._next_link + 1
+        self._links[number] = link
+        self._tell(self.masters.connected(number, self.clock.monotonic()))
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
             while not link.closed and not self._stop.is_set():
@@ -251,23 +241,26 @@ class NodeServer:
                 if not got.done():
                     got.cancel()
                     continue
-                self._obey(link, got.result())
-                await self._report_inventory(link)
-                if ready is not None and self.machine.adopted:
-                    ready(self)
-                    ready = None
+                self._obey(number, link, got.result())
+                await self._report_inventory(number, link)
+                if self._ready is not None and self.machine.adopted:
+                    self._ready(self)
+                    self._ready = None
         finally:
             stopped.cancel()
             link.close()
+            del self._links[number]
+            self.masters.disconnected(number)
 
-    def _obey(self, link: AsyncLink, message: m.Message) -> None:
-        replies = self.machine.handle(
-            message,  # type: ignore[arg-type]  # the machine ignores what is not for it
-            self.clock.monotonic(),
-            self.clock.boottime_ns(),
-        )
-        for reply in replies:
-            link.tell(reply)
+    def _tell(self, tells: list[Tell]) -> None:
+        for number, message in tells:
+            link = self._links.get(number)
+            if link is not None and not link.closed:
+                link.tell(message)
+
+    def _obey(self, number: int, link: AsyncLink, message: m.Message) -> None:
+        now, boottime_ns = self.clock.monotonic(), self.clock.boottime_ns()
+        self._tell(self.masters.handle(number, message, now, boottime_ns))
         while self.machine.copies:
             self._fetching(link, self.machine.copies.popleft())
         if self.machine.refusal:
@@ -285,28 +278,26 @@ class NodeServer:
         if not link.closed:
             link.tell(keep(self.agent, order, data))
 
-    async def _report_inventory(self, link: AsyncLink) -> None:
-        while self.machine.inventory_pending() and not link.closed:
-            link.tell(self.machine.inventory_chunk())
+    async def _report_inventory(self, number: int, link: AsyncLink) -> None:
+        while not link.closed and self.masters.pending(number):
+            self._tell([self.masters.chunk(number)])
             await asyncio.sleep(0)
-        self._tick(link)
+        self._tick()
 
-    def _tick(self, link: AsyncLink | None) -> None:
+    def _tick(self) -> None:
         now = self.clock.monotonic()
-        messages = self.machine.tick(now, self.clock.boottime_ns())
-        if link is None or link.closed:
-            return
-        if now - self.machine.heard_at > SILENCE_S:
+        messages = self.masters.tick(now, self.clock.boottime_ns())
+        obeyed = self._links.get(self.masters.obeyed or 0)
+        if obeyed is not None and now - self.machine.heard_at > SILENCE_S:
             log.warning("master %s: silent for %g s; joining anew", self.config.master, SILENCE_S)
-            link.close()
+            obeyed.close()
             return
-        for message in messages:
-            link.tell(message)
+        self._tell(messages)
 
     async def _tick_forever(self) -> None:
         while True:
-            self._tick(self._link)
-            due = self.machine.next_deadline() - self.clock.monotonic()
+            self._tick()
+            due = self.masters.next_deadline() - self.clock.monotonic()
             await asyncio.sleep(max(TICK_MIN_S, due))
 
 

@@ -15,12 +15,11 @@ import numpy as np
 
 from moonpool.pool import messages as m
 from moonpool.pool.columns import u32, u64
+from moonpool.pool.node_shadow import CHANGES_MAX, CHUNK_SLOTS, changes_after, chunk_of
 
 if TYPE_CHECKING:
     from moonpool._core import SegmentAgent
 
-CHUNK_SLOTS = 32_768
-CHANGES_MAX = 8_192
 DRAIN_S = 0.05
 
 
@@ -63,20 +62,19 @@ class NodeMachine:
     # --- events ---------------------------------------------------------------------------------
 
     def connected(self, now: float) -> list[m.NodeToMaster]:
-        usage = self.agent.usage()
         self.heard_at = now
-        self.state = NodeState.JOINING
-        self._inventory_slot = -1
-        self._sent_at.clear()
-        return [
-            m.JoinSegment(
-                self.endpoint,
-                self.agent.term,
-                self.agent.slots,
-                self.agent.data_bytes,
-                usage["sealed"],
-            )
-        ]
+        self.disconnected()
+        return [self.join()]
+
+    def join(self) -> m.JoinSegment:
+        """What a master is told first."""
+        return m.JoinSegment(
+            self.endpoint,
+            self.agent.term,
+            self.agent.slots,
+            self.agent.data_bytes,
+            self.agent.usage()["sealed"],
+        )
 
     def disconnected(self) -> None:
         self.state = NodeState.JOINING
@@ -91,7 +89,7 @@ class NodeMachine:
             case m.HeartbeatAck():
                 self._acknowledged(message)
             case m.Retire():
-                return [self._retire(message)]
+                return [self.retire(message)]
             case m.Expire():
                 if message.term == self.agent.term:
                     self.agent.expire(u64(message.version_term), u64(message.version_sequence))
@@ -136,24 +134,7 @@ class NodeMachine:
         if last and not self._reconciled:
             self._reconciled = True
             self._next_heartbeat = 0.0
-        return m.InventoryChunk(
-            self.segment,
-            self.agent.term,
-            columns["slot"].tobytes(),
-            columns["generation"].tobytes(),
-            columns["term"].tobytes(),
-            columns["seq"].tobytes(),
-            columns["size"].tobytes(),
-            columns["crc"].tobytes(),
-            columns["tenant"].tobytes(),
-            columns["expiry_ms"].tobytes(),
-            columns["last_used"].tobytes(),
-            columns["replicas"].tobytes(),
-            columns["pin"].tobytes(),
-            m.KeyColumn(columns["keys"], columns["key_ends"].tobytes()),
-            m.KeyColumn(columns["parents"], columns["parent_ends"].tobytes()),
-            last,
-        )
+        return chunk_of(columns, self.segment, self.agent.term, last)
 
     # --- what the master says ---------------------------------------------------------------------
 
@@ -166,22 +147,27 @@ class NodeMachine:
         if self.leased and self.agent.valid_until_ns == 0:
             self.agent.set_valid_until(boottime_ns)
         self.state = NodeState.ADOPTED
-        self._inventory_slot = 0
-        self._reported = self.agent.sequence
-        self._next_heartbeat = now + self.heartbeat_s
+        known: int | None = None
+        changes: list[m.NodeToMaster] = []
+        if message.since >= 0:
+            known, changes = changes_after(self.agent, self.segment, message.since)
+        self._reported = self.agent.sequence if known is None else known
+        self._inventory_slot = 0 if known is None else -1
+        self._reconciled = known is not None
+        self._next_heartbeat = now if self._reconciled else now + self.heartbeat_s
         blob, terms, sequences = self.agent.tombstones()
         count = len(terms)
         ends = (np.arange(1, count + 1, dtype=np.uint32) * 16).tobytes()
-        return [
-            m.Adopted(
-                self.segment,
-                message.term,
-                self._reported,
-                m.KeyColumn(bytes(blob), ends),
-                np.asarray(terms, np.uint64).tobytes(),
-                np.asarray(sequences, np.uint64).tobytes(),
-            )
-        ]
+        adopted = m.Adopted(
+            self.segment,
+            message.term,
+            self._reported,
+            m.KeyColumn(bytes(blob), ends),
+            np.asarray(terms, np.uint64).tobytes(),
+            np.asarray(sequences, np.uint64).tobytes(),
+            self._reconciled,
+        )
+        return [adopted, *changes]
 
     def _acknowledged(self, message: m.HeartbeatAck) -> None:
         if message.term != self.agent.term or not self._sent_at:
@@ -194,14 +180,17 @@ class NodeMachine:
         if message.want_inventory and self._inventory_slot < 0:
             self._inventory_slot = 0
 
-    def _retire(self, message: m.Retire) -> m.RetireDone:
+    def retire(self, message: m.Retire) -> m.RetireDone:
+        """Also for a master that is not obeyed: the agent refuses what comes of an older term."""
         status = self.agent.retire(
             u32(message.slot), u64(message.generation), message.term, message.hold_ms
         )
         self.agent.drain()
-        return m.RetireDone(message.id, self.segment, np.asarray(status, np.uint8).tobytes())
+        return m.RetireDone(message.id, message.segment, np.asarray(status, np.uint8).tobytes())
 
     def _tombstones(self, message: m.Tombstones) -> None:
+        if message.term != self.agent.term:
+            return
         terms, sequences = u64(message.add_term), u64(message.add_sequence)
         for i, (term, sequence) in enumerate(zip(terms, sequences, strict=True)):
             digest = message.add.blob[16 * i : 16 * i + 16]

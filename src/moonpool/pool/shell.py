@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 from moonpool.core.clock import Clock, Deadline, SystemClock
 from moonpool.core.errors import (
     Closed,
+    NotLeader,
     ProtocolMismatch,
     Refused,
     TransferError,
@@ -19,6 +20,7 @@ from moonpool.core.host import host_id
 from moonpool.core.sections import ClientConfig
 from moonpool.pool import messages as m
 from moonpool.pool.client_state import ClientState
+from moonpool.pool.leader import LeaderFinder
 from moonpool.pool.link import BlockingLink
 from moonpool.pool.openers import PortOpener
 from moonpool.pool.ports import Outcome
@@ -49,6 +51,8 @@ class BlockingShell:
         self.config = config
         self.clock = clock or SystemClock()
         self.opener = PortOpener(config.token, config.shared_memory)
+        self.leader = LeaderFinder(config.master, self._led_by, self.clock)
+        self._open: set[BlockingLink] = set()
         self.state = ClientState(
             host_id(), self.opener.open, cache_entries_max=config.cache_entries_max
         )
@@ -85,6 +89,7 @@ class BlockingShell:
             idle, self._idle = self._idle, []
         for link in idle:
             link.close()
+        self.leader.close()
         self.state.close()
         self.opener.close()
 
@@ -113,7 +118,23 @@ class BlockingShell:
 
     def _connect(self, deadline: Deadline) -> BlockingLink:
         name = f"client-{self._pid}"
-        return BlockingLink(self.config.master, self.config.token, name, deadline)
+        address = self.leader.address(deadline)
+        try:
+            link = BlockingLink(address, self.config.token, name, deadline)
+        except TransferError:
+            self.leader.wrong(address)
+            raise
+        if not self.leader.fixed:
+            with self._given_back:
+                self._open.add(link)
+        return link
+
+    def _led_by(self, address: str) -> None:
+        """Another master leads: nobody waits for an answer of the last one."""
+        with self._given_back:
+            for link in self._open:
+                if link.address != address:
+                    link.interrupt()
 
     def give_link(self, link: BlockingLink) -> None:
         with self._given_back:
@@ -122,6 +143,8 @@ class BlockingShell:
                 self._given_back.notify()
                 return
         link.close()
+        with self._given_back:
+            self._open.discard(link)
         self._lost_link()
 
     def _lost_link(self) -> None:
@@ -177,9 +200,16 @@ class _Call:
             self.end()
             return MasterLost(str(error), refused=True, code=error.code)
         except TransferError as error:
+            if self._link is not None:
+                self._shell.leader.wrong(self._link.address)
             self.end()
             self._shell.master_away()
             return MasterLost(str(error), code=error.code)
+        if isinstance(reply, m.Failure) and reply.code == NotLeader.code:
+            self._shell.leader.wrong(self._link.address)
+            self._link.close()
+            self.end()
+            return MasterLost(reply.text, code=reply.code)
         self._shell.master_answered()
         if isinstance(reply, m.Failure):
             return MasterLost(reply.text, refused=True, code=reply.code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from moonpool.core.address import parse_address
+from moonpool.core.address import check_master
 from moonpool.core.config import Section, setting
 from moonpool.core.errors import BadConfig, did_you_mean
 from moonpool.core.units import BYTES_MAX
@@ -102,7 +102,7 @@ class ConnectorConfig(Section, frozen=True, kw_only=True):
 
     def check(self) -> None:
         if self.master:
-            parse_address(self.master)
+            check_master(self.master)
         if self.retry_max_ms < self.retry_ms:
             raise BadConfig(
                 f"{_WHERE}: retry_max_ms = {self.retry_max_ms} is shorter than "

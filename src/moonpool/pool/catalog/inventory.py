@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moonpool._core import TableFullError
 from moonpool.core.errors import BadInput
@@ -38,6 +39,7 @@ from moonpool.pool.catalog.segments import Segment
 
 CHUNK_SLOTS_MAX = 32_768
 VERSION_MAX = 2**62
+NO_GENERATIONS = np.empty(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class Inventory:
         self._rows = rows
         self._reservations = reservations
         self._copying = copying
+        self._none = np.empty(0, np.int32)
 
     def begin(self, segment: Segment) -> Progress:
         """Call when the inventory is asked for: what is committed until now will be in it."""
@@ -120,6 +123,50 @@ class Inventory:
                 Retirement(segment.id, report.slots[refused], report.generations[refused])
             )
         return retirements
+
+    def follow(
+        self,
+        segment: Segment,
+        progress: Progress | None,
+        report: Report,
+        now: float,
+        wall_ms: int,
+    ) -> U32:
+        """What another master's node reports, taken in; without `progress`: as it happens. The
+        slots whose value lost against another one of its key. Raises BadInput."""
+        check_report(report, segment.slots)
+        if report.slots.size == 0:
+            return report.slots
+        here = progress or Progress(True, self._nothing(segment), NO_GENERATIONS)
+        held = self._held(segment, here, report)
+        losers, _ = self._adopt(segment, here, report, ~held, now, wall_ms)
+        if progress is None:
+            self._order(segment, here, now)
+        return report.slots[losers]
+
+    def changed(
+        self, segment: Segment, slots: U32, report: Report, now: float, wall_ms: int
+    ) -> None:
+        """These slots hold now what `report` says, and nothing if it does not name them: what else
+        was in them is lost. Raises BadInput."""
+        check_report(report, segment.slots)
+        if slots.size == 0:
+            return
+        if int(slots.max()) >= segment.slots:
+            raise BadInput(f"changes: slot {int(slots.max())} of {segment.slots}")
+        table = self._rows.table
+        replicas = segment.by_slot[slots]
+        there = np.zeros(segment.slots, np.uint64)
+        there[report.slots] = report.generations
+        lost = (replicas >= 0) & (table.replica_generation[replicas] != there[slots])
+        if lost.any():
+            self._rows.lose_replicas(np.unique(replicas[lost]), wall_ms, now)
+
+    def _nothing(self, segment: Segment) -> I32:
+        """No expectations; kept, because a segment may have many slots."""
+        if self._none.size < segment.slots:
+            self._none = np.full(segment.slots, -1, np.int32)
+        return self._none
 
     def finish(self, segment: Segment, progress: Progress, wall_ms: int, now: float) -> None:
         """The last chunk was taken in: what was expected and not reported is lost."""
@@ -286,6 +333,36 @@ class Inventory:
             self._rows.relist(restless)
         if self._rows.order.keeps_books:
             self._rows.order.came(segment.id, ordered[ordered > 0] - 1)
+
+
+def rows_of(report: Report, which: NDArray[np.int64]) -> Report:
+    """These rows of it, in this order."""
+    blob, ends = _keys_of(report.blob, report.ends, which)
+    parent_blob, parent_ends = _keys_of(report.parent_blob, report.parent_ends, which)
+    return Report(
+        report.slots[which],
+        report.generations[which],
+        report.terms[which],
+        report.sequences[which],
+        report.sizes[which],
+        report.crcs[which],
+        report.tenants[which],
+        report.expiries_ms[which],
+        report.last_used[which],
+        report.replicas[which],
+        report.pins[which],
+        blob,
+        ends,
+        parent_blob,
+        parent_ends,
+    )
+
+
+def _keys_of(blob: bytes, ends: U32, which: NDArray[np.int64]) -> tuple[bytes, U32]:
+    starts = np.concatenate([[0], ends[:-1]])
+    parts = [blob[a:b] for a, b in zip(starts[which].tolist(), ends[which].tolist(), strict=True)]
+    lengths = np.array([len(part) for part in parts], np.uint32)
+    return b"".join(parts), np.cumsum(lengths, dtype=np.uint32)
 
 
 def check_report(report: Report, slots: int) -> None:

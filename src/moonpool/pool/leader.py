@@ -1,0 +1,95 @@
+"""Where the master is: an address as it was given, or the leader that etcd names.
+
+A thread of its own watches who leads, so that a call that waits for a master that has stopped is
+sent to the next one instead of waiting for its deadline.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from moonpool.core.address import is_etcd
+from moonpool.core.clock import Clock, Deadline, SystemClock
+from moonpool.core.errors import MoonpoolError, Unreachable
+from moonpool.pool.ha_registry import Registry, record_of
+
+WATCH_S = 30.0  # a watch that heard nothing for so long is begun anew
+AGAIN_S = 0.2
+
+
+class LeaderFinder:
+    """Thread-safe. `changed(address)` is called in the watching thread when another leads."""
+
+    def __init__(
+        self,
+        master: str,
+        changed: Callable[[str], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._address = "" if is_etcd(master) else master
+        self._registry = Registry(master, timeout_s=2.0, try_s=0.5) if is_etcd(master) else None
+        self._watching: threading.Thread | None = None
+        self._changed = changed
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+
+    @property
+    def fixed(self) -> bool:
+        """The address was given: nobody is asked."""
+        return self._registry is None
+
+    def address(self, deadline: Deadline | None = None) -> str:
+        """Who leads, as far as known; asked of etcd when it is not. Raises Unreachable,
+        DeadlineExceeded."""
+        if self._address or self._registry is None:
+            return self._address
+        if deadline is not None:
+            deadline.check(self._clock.monotonic(), "ask etcd who leads")
+        seen = self._registry.read()
+        if seen.leader is None:
+            raise Unreachable("no master has been elected yet; is one running with --ha?")
+        self._address = seen.leader.address
+        self._watch()
+        return self._address
+
+    def wrong(self, address: str) -> None:
+        """Nobody leads there: ask again before the next attempt."""
+        if self._registry is not None and self._address == address:
+            self._address = ""
+
+    def close(self) -> None:
+        self._over.set()
+        if self._registry is not None:
+            self._registry.close()
+
+    def _watch(self) -> None:
+        with self._lock:
+            if self._watching is None and self._changed is not None:
+                self._watching = threading.Thread(
+                    target=self._follow, name="moonpool-leader", daemon=True
+                )
+                self._watching.start()
+
+    def _follow(self) -> None:
+        assert self._registry is not None
+        client = self._registry.client
+        while not self._over.is_set():
+            try:
+                for change in client.watch(self._registry.leader_key, silence_s=WATCH_S):
+                    if self._over.is_set():
+                        return
+                    if not change.deleted:
+                        self._led_by(record_of(change.value).address)
+            except TimeoutError:
+                continue
+            except (MoonpoolError, msgspec.MsgspecError):
+                self._over.wait(AGAIN_S)
+
+    def _led_by(self, address: str) -> None:
+        before, self._address = self._address, address
+        if before != address and self._changed is not None:
+            self._changed(address)
