@@ -18,7 +18,8 @@ from moonpool.core.wire import Frame, Kind
 
 GOLDEN_PROOF = "536716b05779bf49bfccce7ddba43fdfb2867abd30258bdb3649a9d49eee81a6"
 
-GOLDEN_PAYLOADS = [
+# As the release before sent them, which knew of no versions.
+OLD_PAYLOADS = [
     "95c4206363636363636363636363636363636363636363636363636363636363636363a6636c6965"
     "6e74a26d65a5302e312e30a6686f73742d31",
     "91c4207373737373737373737373737373737373737373737373737373737373737373",
@@ -28,13 +29,27 @@ GOLDEN_PAYLOADS = [
     "92a772656675736564a26e6f",
 ]
 
+GOLDEN_PAYLOADS = [
+    "96c4206363636363636363636363636363636363636363636363636363636363636363a6636c6965"
+    "6e74a26d65a5302e312e30a6686f73742d31920102",
+    "91c4207373737373737373737373737373737373737373737373737373737373737373",
+    "91c42004e65f35404e59bd2683792f533a503eff36e9a4ec1dee71248681f4a0f5b020",
+    "96c420e42deb27d80c129f090dd4017be662e5025290c35d2da22756c5ed0de813c6d4a66d617374"
+    "6572a5302e312e30a0c40002",
+    "92a772656675736564a26e6f",
+]
 
-def client(token: str = "t", nonce: bytes = b"c" * 32) -> ClientHandshake:
-    return ClientHandshake(token, "client", "me", "0.1.0", nonce, "host-1")
+
+def client(
+    token: str = "t", nonce: bytes = b"c" * 32, versions: tuple[int, int] = (1, 2)
+) -> ClientHandshake:
+    return ClientHandshake(token, "client", "me", "0.1.0", nonce, "host-1", versions)
 
 
-def server(token: str = "t", nonce: bytes = b"s" * 32) -> ServerHandshake:
-    return ServerHandshake(token, "master", "0.1.0", nonce)
+def server(
+    token: str = "t", nonce: bytes = b"s" * 32, versions: tuple[int, int] = (1, 2)
+) -> ServerHandshake:
+    return ServerHandshake(token, "master", "0.1.0", nonce, versions=versions)
 
 
 def shake(left: ClientHandshake, right: ServerHandshake) -> None:
@@ -69,6 +84,45 @@ def test_golden_payloads() -> None:
     assert proof is not None
     frames = [hello, challenge, proof, right.receive(proof), refusal(Refused("no"))]
     assert [frame.payload.hex() for frame in frames] == GOLDEN_PAYLOADS
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "agreed"),
+    [((1, 2), (1, 2), 2), ((1, 2), (1, 1), 1), ((2, 3), (1, 2), 2), ((1, 1), (1, 2), 1)],
+)
+def test_the_newest_version_that_both_speak(
+    ours: tuple[int, int], theirs: tuple[int, int], agreed: int
+) -> None:
+    left, right = client(versions=ours), server(versions=theirs)
+    shake(left, right)
+    assert right.version == agreed
+    assert left.welcome is not None and left.welcome.version == agreed
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [((1, 1), (2, 3)), ((3, 4), (1, 2))])
+def test_two_that_have_no_version_in_common(ours: tuple[int, int], theirs: tuple[int, int]) -> None:
+    with pytest.raises(ProtocolMismatch, match="upgrade one release at a time"):
+        shake(client(versions=ours), server(versions=theirs))
+
+
+def test_a_recorded_client_of_the_release_before_is_welcome() -> None:
+    right = server()
+    hello, challenge, proof, _, _ = (bytes.fromhex(text) for text in OLD_PAYLOADS)
+    assert right.receive(Frame(Kind.HELLO, hello)).payload == challenge
+    welcome = right.receive(Frame(Kind.PROOF, proof))
+    assert right.accepted and right.version == 1
+    assert msgspec.msgpack.decode(welcome.payload, type=Welcome).version == 1
+
+
+def test_a_server_of_the_release_before_is_understood() -> None:
+    """Its welcome tells no version; it passes over what it does not know of a hello."""
+    left = client()
+    challenge = bytes.fromhex(OLD_PAYLOADS[1])
+    left.receive(Frame(Kind.CHALLENGE, challenge))
+    mac = prove("t", "server", left.start().payload, challenge)
+    told = msgspec.msgpack.encode([mac, "master", "0.1.0", "", b""])
+    assert left.receive(Frame(Kind.WELCOME, told)) is None
+    assert left.welcome is not None and left.welcome.version == 1
 
 
 def test_golden_proof() -> None:

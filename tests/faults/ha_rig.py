@@ -33,9 +33,10 @@ LEASE_MS = 1000
 class Child:
     """A master or a node, and what it said when it was ready."""
 
-    def __init__(self, role: str, config: MasterConfig | NodeConfig) -> None:
+    def __init__(self, role: str, config: MasterConfig | NodeConfig, older: bool = False) -> None:
+        module = "tests.faults.older" if older else "moonpool.pool.process"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "moonpool.pool.process", role, str(os.getpid())],
+            [sys.executable, "-m", module, role, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -86,7 +87,7 @@ class Fleet:
         self._registry = Registry(url, timeout_s=5.0, try_s=0.5)
         stack.callback(self._registry.close)
 
-    def add_master(self, **settings: Any) -> Child:
+    def add_master(self, older: bool = False, **settings: Any) -> Child:
         defaults: dict[str, Any] = {
             "node_lease_ms": 1500,
             "clock_slack_ms": 100,
@@ -96,12 +97,12 @@ class Fleet:
         config = MasterConfig(
             port=0, ha=self.url, election_lease_ms=LEASE_MS, **(defaults | settings)
         )
-        child = Child("master", config)
+        child = Child("master", config, older)
         self._stack.callback(child.end)
         self.masters.append(child.await_ready())
         return child
 
-    def add_node(self) -> Child:
+    def add_node(self, older: bool = False) -> Child:
         config = NodeConfig(
             name=f"n{len(self.nodes)}",
             master=self.url,
@@ -110,7 +111,7 @@ class Fleet:
             dir=str(self._folder),
             heartbeat_ms=100,
         )
-        child = Child("node", config)
+        child = Child("node", config, older)
         self._stack.callback(child.end)
         self.nodes.append(child.await_ready())
         return child

@@ -11,6 +11,7 @@ from moonpool.bench.etcd_server import EtcdServers
 from moonpool.core.clock import Deadline, SystemClock
 from moonpool.core.errors import AttemptLost
 from moonpool.pool import messages as m
+from moonpool.pool.aio import connect as aio_connect
 from moonpool.pool.columns import pack_keys
 from moonpool.pool.link import BlockingLink
 from moonpool.pool.pool import Pool
@@ -175,3 +176,15 @@ def _lease(old: Child, key: str) -> m.Message:
         return link.request(m.Lease(0, found.row, found.sequence, 1000), deadline)
     finally:
         link.close()
+
+
+async def test_an_asyncio_client_follows_the_leader(etcd: str) -> None:
+    with fleet(etcd, nodes=1) as made:
+        pool = await aio_connect(etcd, token="", timeout_s=20)
+        assert (await pool.put("a", stamp("a", KIB))).ok
+        made.await_followed(1)
+        leader = made.leader()
+        leader.stop()  # its connection stays open, and nobody answers there
+        assert (await pool.put("b", stamp("b", KIB))).ok
+        assert await pool.get("a") == stamp("a", KIB)
+        await pool.close()

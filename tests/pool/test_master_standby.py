@@ -256,6 +256,21 @@ def test_a_leader_that_is_not_sure_keeps_its_word_to_what_agents_prove() -> None
     assert list(world.answer(request, m.Removed).status) == [R.REMOVED]
 
 
+def test_a_removal_that_an_agent_refused_is_not_done() -> None:
+    """It obeys a later master, and this one has not heard of that."""
+    world, client, _ = world_of(1)
+    world.put(client, [b"a"])
+    node = world.nodes[0]
+    node.agent.raise_term(world.master.catalog.term + 1, bytes(16))
+    request = world.ask(client, m.Remove(pack_keys([b"a"]), 1000))
+    assert world.replies[request] == []
+    assert node.agent.usage()["sealed"] == 1
+    world.leave(node)
+    world.now += 1.1
+    world.perform(world.master.tick(world.now))
+    assert list(world.answer(request, m.Removed).status) == [R.PENDING]
+
+
 def test_a_segment_of_a_higher_term_waits_for_one_above_it() -> None:
     world, _, standby = world_of(1)
     standby.lead()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,10 @@ class Scenario:
             for i in range(self.shape.clients)
         ]
         self.end = self.world.now + WORK_S
+
+    @property
+    def masters(self) -> Sequence[MasterActor]:
+        return [self.master]
 
     def close(self) -> None:
         for client in self.clients:
@@ -289,12 +294,12 @@ class Scenario:
             client.kill()
             self.world.after(pause, lambda: self._revive(client))
         elif kind == "stop":
-            process = self.random.choice([self.master, *self.nodes, *self.clients])
+            process = self.random.choice([*self.masters, *self.nodes, *self.clients])
             process.stop()
             self._away(process, pause)
             self.world.after(pause, process.resume)
         else:
-            connections = list(self.master.sessions.values())
+            connections = [c for one in self.masters for c in one.sessions.values()]
             if connections:
                 connection = self.random.choice(connections)
                 self.world.note(f"cut of {connection.ends[0].name} for {pause} s")
@@ -340,7 +345,7 @@ class Scenario:
         if self.shape.faults:
             self.schedule_faults()
         self.world.run(self.end + 3.0)
-        for process in [self.master, *self.nodes, *self.clients]:
+        for process in [*self.masters, *self.nodes, *self.clients]:
             process.resume()
         self._restart_master()
         for node in self.nodes:

@@ -29,6 +29,7 @@ BENCHES: Final = {
     "transfer": "moonpool.bench.transfer",
     "catalog": "moonpool.bench.catalog",
     "restart": "moonpool.bench.restart",
+    "failover": "moonpool.bench.failover",
     "exists": "moonpool.bench.exists",
     "memory": "moonpool.bench.memory",
     "radix": "moonpool.bench.radix",

@@ -13,6 +13,7 @@ from moonpool.core.admin_section import AdminConfig
 EXAMPLES = (
     "moonpool admin                              # of the pool on this machine, on port 7480",
     "moonpool admin --master pool:7400 --port 0  # of another one, on any free port",
+    "moonpool admin --events                     # and its blocks told to routers over ZeroMQ",
 )
 
 
@@ -25,9 +26,12 @@ def run(args: argparse.Namespace, output: Output) -> int:
 
     config = load_settings(args, AdminConfig).value
 
-    def ready(url: str) -> None:
-        record = {"ready": "admin", "url": url, "master": config.master}
-        output.result(record, f"the pool at {config.master} is shown on {url}")
+    def ready(url: str, published: dict[str, str]) -> None:
+        record = {"ready": "admin", "url": url, "master": config.master, **published}
+        text = f"the pool at {config.master} is shown on {url}"
+        if published:
+            text += f", its events are on {published['events']} (replay {published['replay']})"
+        output.result(record, text)
 
     with sigterm_interrupts():
         try:

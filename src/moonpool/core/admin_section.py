@@ -1,6 +1,6 @@
 """The section of the admin service: the pool as people, Prometheus and small programs see it."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from moonpool.core.address import check_master
 from moonpool.core.config import Section, setting
@@ -49,6 +49,42 @@ class AdminConfig(Section, frozen=True, kw_only=True):
     requests_max: Annotated[
         int, setting("Requests for objects under way at most.", minimum=1, maximum=65_536)
     ] = 64
+
+    events: Annotated[
+        bool,
+        setting("Publish which blocks the pool holds over ZeroMQ, as vLLM publishes its own."),
+    ] = False
+    events_port: Annotated[
+        int,
+        setting("Port of these events; 0 takes any free one.", minimum=0, maximum=65535),
+    ] = 5557
+    replay_port: Annotated[
+        int,
+        setting(
+            "Port where followers ask for events they missed; 0 takes any free one.",
+            minimum=0,
+            maximum=65535,
+        ),
+    ] = 5558
+    events_form: Annotated[
+        Literal["map", "array"],
+        setting("'map' as vLLM since June 2026, 'array' as before and as SGLang."),
+    ] = "map"
+    events_prefix: Annotated[
+        str,
+        setting("Only of keys that begin so, as the prefix of a KeySpec; empty: of all blocks."),
+    ] = ""
+    events_block_size: Annotated[
+        int, setting("Tokens a block, as told in the events.", minimum=1, maximum=1 << 20)
+    ] = 16
+    events_kept: Annotated[
+        int,
+        setting(
+            "Messages kept for followers beside an account of the whole pool.",
+            minimum=16,
+            maximum=1 << 20,
+        ),
+    ] = 4096
 
     def check(self) -> None:
         check_master(self.master)

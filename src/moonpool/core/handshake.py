@@ -41,6 +41,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     name: str
     software: str
     host_id: str = ""
+    versions: tuple[int, int] = (1, 1)  # of messages it speaks, the oldest and the newest
 
 
 class Challenge(msgspec.Struct, array_like=True, frozen=True):
@@ -60,6 +61,7 @@ class Welcome(msgspec.Struct, array_like=True, frozen=True):
     software: str
     unix: str = ""
     instance: bytes = b""
+    version: int = 1  # of the messages that follow
 
 
 class Refusal(msgspec.Struct, array_like=True, frozen=True):
@@ -84,10 +86,20 @@ class ClientHandshake:
     """States: new -> said hello -> proved -> welcomed. Any error ends it; close the connection."""
 
     def __init__(
-        self, token: str, role: Role, name: str, software: str, nonce: bytes, host_id: str = ""
+        self,
+        token: str,
+        role: Role,
+        name: str,
+        software: str,
+        nonce: bytes,
+        host_id: str = "",
+        versions: tuple[int, int] = (1, 1),
     ) -> None:
         self._token = token
-        self._hello = msgspec.msgpack.encode(Hello(_checked(nonce), role, name, software, host_id))
+        self._versions = versions
+        self._hello = msgspec.msgpack.encode(
+            Hello(_checked(nonce), role, name, software, host_id, versions)
+        )
         self._challenge = b""
         self.welcome: Welcome | None = None
 
@@ -113,6 +125,8 @@ class ClientHandshake:
         mac = prove(self._token, "server", self._hello, self._challenge)
         if not hmac.compare_digest(mac, welcome.mac):
             raise Refused("the server does not know the token; is the address the right one?")
+        if not self._versions[0] <= welcome.version <= self._versions[1]:
+            raise ProtocolMismatch(_no_common(self._versions, welcome.version, welcome.software))
         self.welcome = welcome
 
 
@@ -128,8 +142,11 @@ class ServerHandshake:
         nonce: bytes,
         unix: str = "",
         instance: bytes = b"",
+        versions: tuple[int, int] = (1, 1),
     ) -> None:
         self._token = token
+        self._versions = versions
+        self.version = 1  # the newest that both speak, once they have met
         self._tell = (name, software, unix, instance)
         self._challenge = msgspec.msgpack.encode(Challenge(_checked(nonce)))
         self._hello_payload = b""
@@ -146,11 +163,19 @@ class ServerHandshake:
             _checked(self.hello.nonce)
             if max(len(self.hello.name), len(self.hello.host_id)) > NAME_CHARS_MAX:
                 raise BadFrame(f"handshake: the peer's name is over {NAME_CHARS_MAX} characters")
+            self.version = self._agree(self.hello)
             self._hello_payload = frame.payload
             return Frame(Kind.CHALLENGE, self._challenge)
         if frame.kind == Kind.PROOF and self.hello is not None and not self.accepted:
             return self._judge(_decode(frame, Proof))
         raise BadFrame(f"handshake: the client sent {frame.kind.name} out of turn")
+
+    def _agree(self, hello: Hello) -> int:
+        oldest, newest = hello.versions
+        version = min(newest, self._versions[1])
+        if version < max(oldest, self._versions[0]):
+            raise ProtocolMismatch(_no_common(self._versions, newest, hello.software))
+        return version
 
     def _judge(self, proof: Proof) -> Frame:
         mac = prove(self._token, "client", self._hello_payload, self._challenge)
@@ -158,13 +183,20 @@ class ServerHandshake:
             raise Refused("wrong token; set MOONPOOL_TOKEN to the token of the cluster")
         self.accepted = True
         mac = prove(self._token, "server", self._hello_payload, self._challenge)
-        welcome = Welcome(mac, *self._tell)
+        welcome = Welcome(mac, *self._tell, self.version)
         return Frame(Kind.WELCOME, msgspec.msgpack.encode(welcome))
 
 
 def refusal(error: MoonpoolError) -> Frame:
     """The frame that tells the peer why, before the connection is closed."""
     return Frame(Kind.REFUSAL, msgspec.msgpack.encode(Refusal(error.code, str(error))))
+
+
+def _no_common(ours: tuple[int, int], theirs: int, software: str) -> str:
+    return (
+        f"this side speaks message versions {ours[0]} to {ours[1]}, the other one (release"
+        f" {software}) {theirs}; upgrade one release at a time"
+    )
 
 
 def _refused(told: Refusal) -> MoonpoolError:

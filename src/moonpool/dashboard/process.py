@@ -58,7 +58,7 @@ def main() -> int:
     end_with(int(sys.argv[1]))
     config = AdminConfig(**json.loads(sys.stdin.readline()))
     try:
-        run_admin(config, lambda url: print(json.dumps({"url": url}), flush=True))
+        run_admin(config, lambda url, _: print(json.dumps({"url": url}), flush=True))
     except MoonpoolError as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return 1

@@ -387,7 +387,7 @@ async def connect(
     config = client_config(master, token, timeout_s)
     shell = AsyncShell(config)
     try:
-        await shell.connect(config.timeout_ms / 1000)
+        await shell.reach(config.timeout_ms / 1000)
     except BaseException:
         await shell.close()
         raise

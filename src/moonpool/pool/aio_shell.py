@@ -14,7 +14,14 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from moonpool.core.clock import SystemClock
-from moonpool.core.errors import Closed, NotLeader, ProtocolMismatch, Refused, TransferError
+from moonpool.core.errors import (
+    Closed,
+    NotLeader,
+    ProtocolMismatch,
+    Refused,
+    TransferError,
+    Unreachable,
+)
 from moonpool.core.host import host_id
 from moonpool.core.sections import ClientConfig
 from moonpool.pool import messages as m
@@ -25,7 +32,7 @@ from moonpool.pool.openers import PortOpener
 from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
 from moonpool.pool.protocol import Protocol as Dialogue
 from moonpool.pool.protocol_reserve import abort_granted
-from moonpool.pool.shell import run_agents
+from moonpool.pool.shell import AGAIN_S, run_agents
 
 T = TypeVar("T")
 COPY_THREADS = 4
@@ -66,6 +73,19 @@ class AsyncShell:
                     self.leader.wrong(address)
                     raise
             return self._link
+
+    async def reach(self, timeout_s: float) -> None:
+        """The first connection: a wrong address or token is said at once; between two leaders there
+        is nobody for a moment."""
+        deadline = self.now() + timeout_s
+        while True:
+            try:
+                await self.connect(max(0.001, deadline - self.now()))
+                return
+            except Unreachable:
+                if self.leader.fixed or deadline - self.now() <= AGAIN_S:
+                    raise
+            await asyncio.sleep(AGAIN_S)
 
     async def _address(self) -> str:
         if self.leader.fixed:

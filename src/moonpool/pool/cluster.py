@@ -57,16 +57,23 @@ class Cluster:
     Args:
         master: its settings; port 0 takes any free one.
         nodes: settings of each node; their `master` is filled in.
+        masters: how many; more than one need `master.ha`, and nodes and clients find them by it.
         inherit_log: show what the children log on stderr; otherwise it is kept and shown only
             when one does not come up.
     """
 
     def __init__(
-        self, master: MasterConfig, nodes: Sequence[NodeConfig], *, inherit_log: bool = False
+        self,
+        master: MasterConfig,
+        nodes: Sequence[NodeConfig],
+        *,
+        masters: int = 1,
+        inherit_log: bool = False,
     ) -> None:
         self.address = ""
         self.nodes: list[Child] = []
-        self.master: Child | None = None
+        self.masters: list[Child] = []
+        self._master_count = masters
         self._master_config = master
         self._node_configs = list(nodes)
         self._inherit_log = inherit_log
@@ -78,9 +85,11 @@ class Cluster:
         deadline = time.monotonic() + timeout_s
         try:
             self._log = None if self._inherit_log else tempfile.TemporaryFile()
-            process = self._spawn("master", self._master_config)
-            self.master = self._await_ready("master", process, deadline)
-            self.address = self.master.ready["address"]
+            spawned = [
+                self._spawn("master", self._master_config) for _ in range(self._master_count)
+            ]
+            self.masters = [self._await_ready("master", one, deadline) for one in spawned]
+            self.address = self._master_config.ha or self.masters[0].ready["address"]
             started = [
                 self._spawn("node", msgspec.structs.replace(config, master=self.address))
                 for config in self._node_configs
@@ -91,8 +100,13 @@ class Cluster:
             raise
 
     @property
+    def master(self) -> Child | None:
+        """The first one."""
+        return self.masters[0] if self.masters else None
+
+    @property
     def children(self) -> list[Child]:
-        return ([self.master] if self.master else []) + self.nodes
+        return self.masters + self.nodes
 
     def died(self) -> list[Child]:
         """Children that ended by themselves or were killed."""
@@ -117,10 +131,22 @@ class Cluster:
 
     def restart_master(self, timeout_s: float = START_S) -> None:
         """A new master process at the same address, in place of one that was killed."""
-        assert self.master is not None and not self.master.alive
-        config = msgspec.structs.replace(self._master_config, port=parse_address(self.address).port)
+        assert self.master is not None
+        self.replace_master(self.master, parse_address(self.address).port, timeout_s)
+
+    def replace_master(
+        self, killed: Child, port: int | None = None, timeout_s: float = START_S
+    ) -> Child:
+        """A new master process in place of one that was killed; by default at an address of its
+        own."""
+        assert not killed.alive
+        config = self._master_config
+        if port is not None:
+            config = msgspec.structs.replace(config, port=port)
         process = self._spawn("master", config)
-        self.master = self._await_ready("master", process, time.monotonic() + timeout_s)
+        at = self.masters.index(killed)
+        self.masters[at] = self._await_ready("master", process, time.monotonic() + timeout_s)
+        return self.masters[at]
 
     def restart_node(self, node: Child, timeout_s: float = START_S) -> Child:
         """A new process for a node that was killed; it adopts the segment of the old one."""
@@ -134,7 +160,10 @@ class Cluster:
     def stop(self, timeout_s: float = STOP_S) -> None:
         """End all: asked first, killed when they do not go. Nodes go before their master."""
         deadline = time.monotonic() + timeout_s
-        for group in (self._processes[1:], self._processes[:1]):
+        masters = {child.pid for child in self.masters}
+        nodes = [process for process in self._processes if process.pid not in masters]
+        rulers = [process for process in self._processes if process.pid in masters]
+        for group in (nodes, rulers):
             for process in group:
                 if process.poll() is None:
                     process.send_signal(signal.SIGTERM)

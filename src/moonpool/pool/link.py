@@ -34,10 +34,10 @@ UNIX_S = 0.5  # for the whole of it: whoever hangs there costs no more
 
 def _handshake(token: str, role: Role, name: str) -> ClientHandshake:
     nonce = os.urandom(NONCE_BYTES)
-    return ClientHandshake(token, role, name, moonpool.__version__, nonce, host_id())
+    return ClientHandshake(token, role, name, moonpool.__version__, nonce, host_id(), m.VERSIONS)
 
 
-def decode_message(frame: Frame) -> m.Envelope:
+def decode_message(frame: Frame, version: int = m.PROTOCOL_VERSION) -> m.Envelope:
     """Raises BadFrame and ProtocolMismatch."""
     if frame.kind is not MESSAGE:
         raise BadFrame(f"a {frame.kind.name} frame where a message belongs")
@@ -45,10 +45,8 @@ def decode_message(frame: Frame) -> m.Envelope:
         envelope = m.decode(frame.payload)
     except msgspec.MsgspecError as error:
         raise BadFrame(f"a message that cannot be read: {error}") from None
-    if envelope.version != m.PROTOCOL_VERSION:
-        raise ProtocolMismatch(
-            f"message version {envelope.version}; this side speaks {m.PROTOCOL_VERSION}"
-        )
+    if envelope.version != version:
+        raise ProtocolMismatch(f"message version {envelope.version}; agreed were {version}")
     return envelope
 
 
@@ -68,6 +66,7 @@ class BlockingLink:
         self._clock = clock or SystemClock()
         self._next = 1
         self.address = address
+        self.version = m.PROTOCOL_VERSION  # of messages, as agreed
         self.over: Literal["tcp", "unix"] = "tcp"
         host, port, _ = parse_address(address)
         left = min(CONNECT_S, deadline.check(self._clock.monotonic(), f"connect to {address}"))
@@ -122,6 +121,7 @@ class BlockingLink:
             stream.close()
             raise
         assert handshake.welcome is not None
+        self.version = handshake.welcome.version
         return stream, handshake.welcome
 
     def request(
@@ -136,10 +136,10 @@ class BlockingLink:
         self._next += 1
         left = deadline.left_ms(self._clock.monotonic())
         try:
-            self._stream.send(MESSAGE, m.encode(message, number, left), deadline)
+            self._stream.send(MESSAGE, m.encode(message, number, left, self.version), deadline)
             if meanwhile is not None:
                 meanwhile()
-            envelope = decode_message(self._stream.recv(deadline))
+            envelope = decode_message(self._stream.recv(deadline), self.version)
         except BaseException:  # also Ctrl-C in mid-frame
             self.close()
             raise
@@ -150,7 +150,7 @@ class BlockingLink:
 
     def tell(self, message: m.ClientRequest, deadline: Deadline) -> None:
         """Send without asking for a reply."""
-        self._stream.send(MESSAGE, m.encode(message, 0), deadline)
+        self._stream.send(MESSAGE, m.encode(message, 0, version=self.version), deadline)
 
     @property
     def closed(self) -> bool:
@@ -179,6 +179,7 @@ class AsyncLink(asyncio.Protocol):
         self._replies: dict[int, asyncio.Future[m.Message]] = {}
         self._next = 1
         self.address = ""
+        self.version = m.PROTOCOL_VERSION  # of messages, as agreed
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
         self.lost: asyncio.Future[None] = loop.create_future()
@@ -233,7 +234,9 @@ class AsyncLink(asyncio.Protocol):
     def _send(self, message: m.Message, number: int, left_ms: int) -> None:
         if self._transport is None or self._transport.is_closing():
             raise Closed("the connection to the master is closed")
-        self._transport.write(encode_frame(MESSAGE, m.encode(message, number, left_ms)))
+        self._transport.write(
+            encode_frame(MESSAGE, m.encode(message, number, left_ms, self.version))
+        )
 
     @property
     def closed(self) -> bool:
@@ -274,12 +277,14 @@ class AsyncLink(asyncio.Protocol):
         if self._handshake is not None:
             answer = self._handshake.receive(frame)
             if answer is None:
+                assert self._handshake.welcome is not None
+                self.version = self._handshake.welcome.version
                 self._handshake = None
                 self.ready.set_result(None)
             elif self._transport is not None:
                 self._transport.write(encode_frame(answer.kind, answer.payload))
             return
-        envelope = decode_message(frame)
+        envelope = decode_message(frame, self.version)
         if envelope.id == 0:
             if self._on_push is not None:
                 self._on_push(envelope.body)

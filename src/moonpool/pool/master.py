@@ -203,6 +203,7 @@ class _Connection(asyncio.Protocol):
             os.urandom(NONCE_BYTES),
             server.unix,
             server.machine.instance,
+            m.VERSIONS,
         )
         self._guard: asyncio.TimerHandle | None = None
 
@@ -232,7 +233,10 @@ class _Connection(asyncio.Protocol):
 
     def send(self, message: m.Message, request_id: int) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(encode_frame(MESSAGE, m.encode(message, request_id)))
+            version = self._handshake.version
+            self._transport.write(
+                encode_frame(MESSAGE, m.encode(message, request_id, version=version))
+            )
 
     def close(self) -> None:
         if self._transport is not None:
@@ -247,9 +251,9 @@ class _Connection(asyncio.Protocol):
             if frame.kind is not MESSAGE:
                 raise ProtocolMismatch(f"a {frame.kind.name} frame after the handshake")
             envelope = m.decode(frame.payload)
-            if envelope.version != m.PROTOCOL_VERSION:
+            if envelope.version != self._handshake.version:
                 raise ProtocolMismatch(
-                    f"message version {envelope.version}; this master speaks {m.PROTOCOL_VERSION}"
+                    f"message version {envelope.version}; agreed were {self._handshake.version}"
                 )
             self.server.received(self.session, envelope)
             return

@@ -56,7 +56,7 @@ class Joins:
         else:
             link = self._again(session, call, segment, now)
         if self.standby.going_on:
-            self.standby.follow(link)
+            self.standby.follow(link, call.follows)
         elif self.elected:
             # Terms come from the election: this one is over, or the segment is from elsewhere.
             self.term_wanted = max(self.term_wanted, call.term + 1)

@@ -32,6 +32,9 @@ from moonpool.pool.master_requests import Asked
 from moonpool.pool.master_stat import catalog_counters, node_counters
 from moonpool.pool.master_waits import KeyWaiters
 from moonpool.pool.master_writing import Writing
+from moonpool.pool.ports import Status
+
+_STALE = int(Status.STALE_TERM)
 
 
 @dataclass(slots=True)
@@ -363,7 +366,8 @@ class MasterMachine:
 
     def _retire_done(self, session: int, call: m.RetireDone, now: float, wall_ms: int) -> None:
         link = self.nodes.links.get(call.segment)
-        if link is not None and link.session == session:
+        # An agent that obeys a later master retires nothing for this one: not done, whoever asks.
+        if link is not None and link.session == session and _STALE not in call.status:
             self._orders.finish(call.id, call.segment)
 
     def _raise_term(self, term: int, now: float) -> None:

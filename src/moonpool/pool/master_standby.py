@@ -38,11 +38,13 @@ class Standby:
         self._waiting: dict[int, dict[int, Report]] = {}  # by segment and slot
         self._unsure: set[int] = set()  # segments of which more waits than is kept
 
-    def follow(self, link: NodeLink) -> None:
-        """A node has joined: it is to report, all of it."""
+    def follow(self, link: NodeLink, able: bool) -> None:
+        """A node has joined: it is to report, all of it. One of an older release is not `able`:
+        it is asked for its inventory when this master leads."""
         self._begin(link)
         assert link.session is not None
-        self._outbox.append(Send(link.session, 0, m.Follow(link.segment.id)))
+        if able:
+            self._outbox.append(Send(link.session, 0, m.Follow(link.segment.id)))
 
     def _begin(self, link: NodeLink) -> None:
         link.state = LinkState.FOLLOWED

@@ -6,7 +6,8 @@ from enum import IntEnum
 
 import msgspec
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2  # 2: masters that stand by are followed (Follow, Changed)
+VERSIONS = (1, PROTOCOL_VERSION)  # spoken by this release: the one before stays for an upgrade
 REPLICAS_MAX = 8  # copies of one object
 SLOTS_MAX = 1 << 28  # of one segment
 NO_SEGMENT = 0xFFFF  # where a column of segments names none

@@ -12,6 +12,7 @@ from moonpool.pool.message_words import NO_SEGMENT as NO_SEGMENT
 from moonpool.pool.message_words import PROTOCOL_VERSION as PROTOCOL_VERSION
 from moonpool.pool.message_words import REPLICAS_MAX as REPLICAS_MAX
 from moonpool.pool.message_words import SLOTS_MAX as SLOTS_MAX
+from moonpool.pool.message_words import VERSIONS as VERSIONS
 from moonpool.pool.message_words import AwaitStatus as AwaitStatus
 from moonpool.pool.message_words import KeyColumn as KeyColumn
 from moonpool.pool.message_words import LookupStatus as LookupStatus
@@ -124,8 +125,10 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Envelope)
 
 
-def encode(body: Message, request_id: int, deadline_ms: int = 0) -> bytes:
-    return _encoder.encode(Envelope(PROTOCOL_VERSION, request_id, deadline_ms, body))
+def encode(
+    body: Message, request_id: int, deadline_ms: int = 0, version: int = PROTOCOL_VERSION
+) -> bytes:
+    return _encoder.encode(Envelope(version, request_id, deadline_ms, body))
 
 
 def decode(frame: bytes | memoryview) -> Envelope:

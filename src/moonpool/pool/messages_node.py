@@ -15,6 +15,7 @@ class JoinSegment(msgspec.Struct, array_like=True, frozen=True, tag=40):
     slots: int
     data_bytes: int
     sealed: int  # objects in it, for progress
+    follows: bool = False  # it reports to masters that stand by, too (since message version 2)
 
 
 class Adopt(msgspec.Struct, array_like=True, frozen=True, tag=41):

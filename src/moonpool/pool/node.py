@@ -231,7 +231,7 @@ class NodeServer:
         link = await AsyncLink.connect(address, self.config.token, self.name, "node", take)
         number, self._next_link = self._next_link, self._next_link + 1
         self._links[number] = link
-        self._tell(self.masters.connected(number, self.clock.monotonic()))
+        self._tell(self.masters.connected(number, self.clock.monotonic(), link.version))
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
             while not link.closed and not self._stop.is_set():

@@ -66,7 +66,7 @@ class NodeMachine:
         self.disconnected()
         return [self.join()]
 
-    def join(self) -> m.JoinSegment:
+    def join(self, follows: bool = True) -> m.JoinSegment:
         """What a master is told first."""
         return m.JoinSegment(
             self.endpoint,
@@ -74,6 +74,7 @@ class NodeMachine:
             self.agent.slots,
             self.agent.data_bytes,
             self.agent.usage()["sealed"],
+            follows=follows,
         )
 
     def disconnected(self) -> None:
@@ -147,6 +148,7 @@ class NodeMachine:
         if self.leased and self.agent.valid_until_ns == 0:
             self.agent.set_valid_until(boottime_ns)
         self.state = NodeState.ADOPTED
+        self._sent_at.clear()  # those were for another master, or of another term: never answered
         known: int | None = None
         changes: list[m.NodeToMaster] = []
         if message.since >= 0:

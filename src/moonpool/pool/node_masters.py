@@ -12,6 +12,8 @@ from moonpool.pool import messages as m
 from moonpool.pool.node_machine import NodeMachine
 from moonpool.pool.node_shadow import Shadow
 
+FOLLOW_VERSION = 2
+
 
 class Tell(NamedTuple):
     """Send `message` on `link`."""
@@ -28,11 +30,12 @@ class NodeMasters:
         self.obeyed: int | None = None
         self._shadows: dict[int, Shadow] = {}
 
-    def connected(self, link: int, now: float) -> list[Tell]:
+    def connected(self, link: int, now: float, version: int = m.PROTOCOL_VERSION) -> list[Tell]:
+        """`version` of the messages agreed with this master."""
         self._shadows[link] = Shadow(self.machine.agent)
         if self.obeyed is None:
             self.machine.heard_at = now
-        return [Tell(link, self.machine.join())]
+        return [Tell(link, self.machine.join(follows=version >= FOLLOW_VERSION))]
 
     def disconnected(self, link: int) -> None:
         self._shadows.pop(link, None)

@@ -15,6 +15,7 @@ from moonpool.core.errors import (
     ProtocolMismatch,
     Refused,
     TransferError,
+    Unreachable,
 )
 from moonpool.core.host import host_id
 from moonpool.core.sections import ClientConfig
@@ -29,6 +30,7 @@ from moonpool.pool.protocol import Protocol as Dialogue
 
 T = TypeVar("T")
 LINKS_MAX = 16
+AGAIN_S = 0.1
 IMPATIENT_AFTER_S = 5.0  # a master away for so long is asked once per call, not until the deadline
 
 
@@ -68,7 +70,16 @@ class BlockingShell:
 
     def connect(self, timeout_s: float) -> None:
         """Reach the master once, so that a wrong address or token is said at once."""
-        self.give_link(self.take_link(Deadline.after(self.now(), timeout_s)))
+        deadline = Deadline.after(self.now(), timeout_s)
+        while True:
+            try:
+                self.give_link(self.take_link(deadline))
+                return
+            except Unreachable:
+                # Between two leaders there is nobody for a moment.
+                if self.leader.fixed or deadline.left(self.now()) <= AGAIN_S:
+                    raise
+            time.sleep(AGAIN_S)
 
     def run(self, build: Callable[[Context], Dialogue[T]], timeout_s: float) -> T:
         self._check_usable()
