@@ -81,6 +81,27 @@ def test_a_watch_tells_all_changes_from_a_revision_on(etcd: str) -> None:
             next(client.watch(f"{at}/", prefix=True, silence_s=0.05))
 
 
+def test_closing_ends_the_watch_of_another_thread(etcd: str) -> None:
+    client = EtcdClient(etcd)
+    ended: list[Exception] = []
+
+    def watch() -> None:
+        try:
+            for _ in client.watch(f"{client.address.prefix}/"):
+                begun.set()
+        except Unreachable as error:
+            ended.append(error)
+
+    begun = threading.Event()
+    thread = threading.Thread(target=watch)
+    thread.start()
+    while not begun.wait(0.02):
+        client.put(f"{client.address.prefix}/", b"1")
+    client.close()
+    thread.join(30)
+    assert ended
+
+
 def test_nobody_there() -> None:
     with EtcdServers() as servers:
         client = EtcdClient(servers.url("x"))

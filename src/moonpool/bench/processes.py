@@ -20,27 +20,34 @@ VALUE_BYTES: Final = 64
 
 @contextlib.contextmanager
 def pool_of_processes(
-    memory: int, *, slots: int = 0, headroom: int = 256 << 20
+    memory: int, *, slots: int = 0, headroom: int = 256 << 20, nodes: int = 1
 ) -> Iterator[tuple[Cluster, moonpool.Pool]]:
-    """A master and one node on loopback, and a client of theirs."""
+    """A master and nodes of `memory` bytes on loopback, and a client of theirs."""
     with local_directory("bench") as directory:
-        node = NodeConfig(
-            name="node0",
-            memory=memory,
-            headroom=headroom,
-            slots=slots,
-            dir=str(directory),
-            persist=False,
-        )
-        cluster = Cluster(MasterConfig(port=0, nodes_expected=1), [node])
+        configs = [
+            NodeConfig(
+                name=f"node{number}",
+                memory=memory,
+                headroom=headroom,
+                slots=slots,
+                dir=str(directory),
+                persist=False,
+            )
+            for number in range(nodes)
+        ]
+        cluster = Cluster(MasterConfig(port=0, nodes_expected=nodes, slow_start_s=0.0), configs)
         with cluster, moonpool.connect(cluster.address, token="", timeout_s=30) as pool:
             yield cluster, pool
 
 
 @contextlib.contextmanager
-def small_objects(count: int) -> Iterator[tuple[Cluster, moonpool.Pool]]:
-    """`pool_of_processes` with room for `count` of the small objects of `fill`, and none in it."""
-    with pool_of_processes(count * VALUE_BYTES, slots=count + (1 << 16)) as (cluster, pool):
+def small_objects(count: int, nodes: int = 1) -> Iterator[tuple[Cluster, moonpool.Pool]]:
+    """`pool_of_processes` with room for `count` of the small objects of `fill`, and none in it;
+    on several nodes with a quarter more, since they are not filled evenly."""
+    share = count if nodes == 1 else count * 5 // (4 * nodes)
+    with pool_of_processes(
+        share * VALUE_BYTES, slots=share + (1 << 16), headroom=(256 << 20) // nodes, nodes=nodes
+    ) as (cluster, pool):
         yield cluster, pool
 
 

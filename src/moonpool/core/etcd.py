@@ -9,8 +9,10 @@ from __future__ import annotations
 import base64
 import binascii
 import http.client
+import socket
 import threading
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Self, TypeVar
 
 import msgspec
@@ -127,6 +129,7 @@ class EtcdClient:
         self._lock = threading.Lock()
         self._at = 0
         self._connection: http.client.HTTPConnection | None = None
+        self._watched: set[socket.socket] = set()
 
     def range(self, key: str, *, prefix: bool = False, limit: int = LIMIT) -> list[EtcdPair]:
         """The key, or all that begin with it, in order."""
@@ -190,9 +193,11 @@ class EtcdClient:
         body = msgspec.json.encode({"create_request": request})
         deadline = Deadline.after(self._clock.monotonic(), self.timeout_s)
         connection, answer = self._first_answer("/v3/watch", body, deadline)
+        assert connection.sock is not None
+        watched_over = connection.sock
+        self._watched.add(watched_over)
         try:
-            assert connection.sock is not None
-            connection.sock.settimeout(silence_s)
+            watched_over.settimeout(silence_s)
             while True:
                 line = answer.readline(ANSWER_BYTES_MAX)
                 if not line:
@@ -215,12 +220,17 @@ class EtcdClient:
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(f"etcd's watch broke: {error}") from None
         finally:
+            self._watched.discard(watched_over)
             answer.close()
             connection.close()
 
     def close(self) -> None:
+        """Also ends the watches of other threads, with Unreachable."""
         with self._lock:
             self._drop()
+        for sock in list(self._watched):
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
     def __enter__(self) -> Self:
         return self
