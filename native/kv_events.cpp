@@ -89,11 +89,10 @@ struct EventReader::Fields {
     return has(field) ? reader(field).integer() : otherwise;
   }
   void take(MsgpackReader& in, Field field) {
-    const auto begin = reinterpret_cast<const char*>(in.at());
+    const MsgpackReader begin = in;
     if (in.take_nil()) return;
     in.skip();
-    values[field] = {begin,
-                     static_cast<std::size_t>(reinterpret_cast<const char*>(in.at()) - begin)};
+    values[field] = begin.until(in);
   }
 };
 
@@ -140,7 +139,7 @@ void EventReader::apply_event(MsgpackReader& in, const EventSource& source, std:
       if (name == "type") {
         type = in.text();
       } else if (known != kNames.end()) {
-        fields.take(in, static_cast<Field>(known - kNames.begin()));
+        take(in, fields, static_cast<std::uint32_t>(known - kNames.begin()));
       } else {
         in.skip();
       }
@@ -153,7 +152,7 @@ void EventReader::apply_event(MsgpackReader& in, const EventSource& source, std:
         type == "BlockRemoved" ? std::span<const Field>(kRemovedOrder) : kStoredOrder;
     for (std::uint32_t i = 0; i + 1 < size; i++) {
       if (i < order.size()) {
-        fields.take(in, order[i]);
+        take(in, fields, order[i]);
       } else {
         in.skip();
       }
@@ -171,6 +170,23 @@ void EventReader::apply_event(MsgpackReader& in, const EventSource& source, std:
     clear_ranges(fields, source, place, counts);
   } else {
     counts.ignored++;
+  }
+}
+
+// Token ids are most of a message: they are read where they are met, not passed over first. A list
+// that is none is told when it is needed.
+void EventReader::take(MsgpackReader& in, Fields& fields, std::uint32_t field) {
+  if (field != kTokenIds || !in.is_array()) return fields.take(in, static_cast<Field>(field));
+  const MsgpackReader begin = in;
+  tokens_whole_ = false;
+  try {
+    tokens_.resize(in.array());
+    in.tokens(tokens_.data(), static_cast<std::uint32_t>(tokens_.size()));
+    tokens_whole_ = true;
+    fields.values[field] = begin.until(in);
+  } catch (const BadMessage&) {
+    in = begin;
+    fields.take(in, kTokenIds);
   }
 }
 
@@ -208,8 +224,7 @@ void EventReader::stored(const Fields& fields, const EventSource& source, std::u
     MsgpackReader in = fields.reader(kParent);
     parent = read_key(in, domain);
   }
-  MsgpackReader ids = fields.reader(kTokenIds);
-  const std::uint32_t token_count = fields.has(kTokenIds) ? ids.array() : 0;
+  const std::uint32_t token_count = fields.has(kTokenIds) ? fields.reader(kTokenIds).array() : 0;
   if (token_count == 0) {  // a tier's word about blocks that are known
     counts.unknown += feed_.move(place, slot, keys_);
     counts.stored += keys_.size();
@@ -218,8 +233,7 @@ void EventReader::stored(const Fields& fields, const EventSource& source, std::u
   if (size == 0 || token_count != size * keys_.size()) {
     throw BadMessage("tokens that do not fill the blocks");
   }
-  tokens_.resize(token_count);
-  ids.tokens(tokens_.data(), token_count);
+  if (!tokens_whole_) throw BadMessage("token ids of another kind");
   contents_.resize(keys_.size());
   for (std::size_t i = 0; i < keys_.size(); i++) {
     contents_[i] = block_content(std::span(tokens_).subspan(i * size, size));
@@ -317,7 +331,7 @@ void EventReader::mix_extras(const Fields& fields) {
     if (in.take_nil()) continue;
     bool salted = !first || i > 0 || fields.has(kSalt);  // the salt is in the seed already
     for (std::uint32_t rest = in.array(); rest > 0; rest--) {
-      const auto begin = reinterpret_cast<const char*>(in.at());
+      const MsgpackReader begin = in;
       const bool text = in.is_text();
       const std::string_view value = text ? in.text() : std::string_view();
       if (!text) in.skip();
@@ -326,9 +340,7 @@ void EventReader::mix_extras(const Fields& fields) {
         salted = true;
         continue;
       }
-      const auto end = reinterpret_cast<const char*>(in.at());
-      contents_[i] =
-          mix64(contents_[i] ^ hash_bytes({begin, static_cast<std::size_t>(end - begin)}));
+      contents_[i] = mix64(contents_[i] ^ hash_bytes(begin.until(in)));
     }
   }
 }

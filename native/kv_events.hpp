@@ -58,6 +58,7 @@ class EventReader {
 
   void apply_event(MsgpackReader& in, const EventSource& source, std::uint32_t place,
                    EventCounts& counts, std::vector<Account>& accounts);
+  void take(MsgpackReader& in, Fields& fields, std::uint32_t field);
   void stored(const Fields& fields, const EventSource& source, std::uint32_t place,
               EventCounts& counts);
   void removed(const Fields& fields, const EventSource& source, std::uint32_t place,
@@ -73,7 +74,8 @@ class EventReader {
   PrefixIndex& index_;
   EngineFeed& feed_;
   std::vector<std::uint64_t> keys_, contents_;
-  std::vector<std::uint32_t> tokens_;
+  std::vector<std::uint32_t> tokens_;  // of the last list of ids that was met
+  bool tokens_whole_ = false;
 };
 
 }  // namespace moonpool

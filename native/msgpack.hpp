@@ -18,7 +18,10 @@ class MsgpackReader {
       : at_(reinterpret_cast<const std::uint8_t*>(bytes.data())), end_(at_ + bytes.size()) {}
 
   bool done() const { return at_ == end_; }
-  const std::uint8_t* at() const { return at_; }
+  // What lies between here and a later place in the same message.
+  std::string_view until(const MsgpackReader& later) const {
+    return {reinterpret_cast<const char*>(at_), static_cast<std::size_t>(later.at_ - at_)};
+  }
   std::size_t left() const { return static_cast<std::size_t>(end_ - at_); }
 
   bool is_array() const { return kind(0x90, 0xf0, 0xdc, 0xdd); }

@@ -1,8 +1,14 @@
 #include "prefix_table.hpp"
 
 #include <algorithm>
+#include <optional>
 
 namespace moonpool {
+namespace {
+
+constexpr std::size_t kSmallCells = 1 << 18;
+
+}  // namespace
 
 void EntryIndex::insert(std::uint64_t hash, std::uint32_t number) {
   const std::uint64_t mixed = spread(hash);
@@ -27,9 +33,10 @@ void EntryIndex::erase(std::uint64_t hash, std::uint32_t number) {
 }
 
 std::size_t EntryIndex::wanted_cells() const {
-  // By half more when live ones fill it; the same again when only gone ones did.
+  // The same again when only gone ones fill it. Small indexes double, large ones spare memory.
   const std::size_t cells = std::max<std::size_t>(cells_.size(), 1024);
-  return (live_ + 1) * 10 > cells * 7 ? cells + cells / 2 : cells;
+  if ((live_ + 1) * 10 <= cells * 7) return cells;
+  return cells < kSmallCells ? 2 * cells : cells + cells / 2;
 }
 
 void EntryIndex::reset(std::size_t cells) {
@@ -103,19 +110,31 @@ std::size_t PrefixTable::memory_bytes() const {
          free_.capacity() * sizeof(std::uint32_t);
 }
 
-void PrefixTable::rebuild_by_hash(std::size_t cells) {
-  by_hash_.reset(cells);
+// Entries come in their order, their places in the index do not: the memory of each is asked for
+// some entries before it is written. `key(entry)`: null where the entry has none.
+template <class Key>
+void PrefixTable::rebuild(EntryIndex& index, std::size_t cells, Key key) {
+  constexpr std::uint32_t kAhead = 16;
+  index.reset(cells);
   for (std::uint32_t n = 0; n < high_; n++) {
-    if (!(*this)[n].free()) by_hash_.insert((*this)[n].hash(), n);
+    if (n + kAhead < high_) {
+      if (const auto next = key((*this)[n + kAhead])) index.ask_cell(*next);
+    }
+    if (const auto mine = key((*this)[n])) index.insert(*mine, n);
   }
 }
 
+void PrefixTable::rebuild_by_hash(std::size_t cells) {
+  rebuild(by_hash_, cells, [](const PrefixEntry& entry) {
+    return entry.free() ? std::nullopt : std::optional(entry.hash());
+  });
+}
+
 void PrefixTable::rebuild_by_engine(std::size_t cells) {
-  by_engine_.reset(cells);
-  for (std::uint32_t n = 0; n < high_; n++) {
-    const PrefixEntry& entry = (*this)[n];
-    if (!entry.free() && entry.engine() != 0) by_engine_.insert(entry.engine(), n);
-  }
+  rebuild(by_engine_, cells, [](const PrefixEntry& entry) {
+    const bool named = !entry.free() && entry.engine() != 0;
+    return named ? std::optional(entry.engine()) : std::nullopt;
+  });
 }
 
 }  // namespace moonpool

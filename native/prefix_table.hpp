@@ -45,7 +45,11 @@ class EntryIndex {
 
   // Asks for the memory that a find of `hash` will look at.
   void ask(std::uint64_t hash) const {
-    if (used_ != 0) __builtin_prefetch(cells_.data() + home(spread(hash)));
+    if (used_ != 0) ask_cell(hash);
+  }
+  // The same where there are cells: for an insert.
+  void ask_cell(std::uint64_t hash) const {
+    __builtin_prefetch(cells_.data() + home(spread(hash)));
   }
   // The first entry that a find would look at, or kNone.
   std::uint32_t likely(std::uint64_t hash) const {
@@ -164,6 +168,8 @@ class PrefixTable {
   static constexpr std::size_t kChunk = 4096;
 
   bool has_entry() const { return !free_.empty() || high_ < chunks_.size() * kChunk; }
+  template <class Key>
+  void rebuild(EntryIndex& index, std::size_t cells, Key key);
   void rebuild_by_hash(std::size_t cells);
   void rebuild_by_engine(std::size_t cells);
 

@@ -131,6 +131,41 @@ def test_another_block_size_is_refused_aloud() -> None:
     assert "block_size" in brain.fleet.members["w"].problems["block size"]
 
 
+def test_token_ids_of_every_width_an_encoder_may_choose() -> None:
+    """Also wider ones than needed, and one after another in any order up to the message's end."""
+    forms = [
+        lambda token: bytes([token % 128]),
+        lambda token: b"\xcc" + bytes([token % 256]),
+        lambda token: b"\xcd" + token.to_bytes(4, "big")[-2:],
+        lambda token: b"\xce" + token.to_bytes(4, "big"),
+        lambda token: b"\xcf" + token.to_bytes(8, "big"),
+        lambda token: b"\xd1" + (token % 2**15).to_bytes(2, "big"),
+        lambda token: b"\xd3" + token.to_bytes(8, "big"),
+    ]
+    rng = np.random.default_rng(3)
+    print("seed 3")
+    for chosen in (rng.integers(0, 4, 160), rng.integers(0, len(forms), 160)):
+        coded = [
+            forms[form](int(token))
+            for form, token in zip(chosen, rng.integers(0, 2**32, 160), strict=True)
+        ]
+        tokens = [msgspec.msgpack.decode(code) for code in coded]
+        brain = brain_with()
+        ids = msgspec.Raw(b"\xdc\x00\xa0" + b"".join(coded))
+        name, event = "token_ids", as_map()
+        del event[name]
+        send(brain, event | {name: ids})
+        assert held(brain, tokens) == 160
+
+
+def test_tokens_of_an_event_that_needs_none_may_be_anything() -> None:
+    brain = brain_with()
+    applied = send(brain, as_map(type="Rewarmed", token_ids=["x"]), as_map())
+    assert (applied.ignored_events, applied.malformed_events) == (1, 0)
+    assert send(brain, as_map(block_size=32, token_ids=["x"])).mismatched_events == 1
+    assert held(brain) == 160
+
+
 def test_an_unknown_block_size_is_learnt() -> None:
     brain = brain_with(block_size=0)
     send(brain, as_map(0, 5, block_size=32, token_ids=TOKENS.tolist()))
@@ -162,6 +197,9 @@ def test_ranks_have_caches_of_their_own() -> None:
         as_map(token_ids=[1, 2, 3]),
         as_map(token_ids=["x"] * 160),
         as_map(token_ids=[2**40] * 160),
+        as_map(token_ids=[-1] * 160),
+        as_map(token_ids=[1] * 159 + [None]),
+        as_map(token_ids="x"),
         as_map(block_hashes=None),
         as_map(block_hashes=[b"abc"]),
         as_map(block_size=1 << 30),

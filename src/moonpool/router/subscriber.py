@@ -25,6 +25,7 @@ END: Final = b"\xff" * 8
 REPLAY_TIMEOUT_S: Final = 5.0
 QUEUE_MESSAGES_MAX: Final = 100_000
 REPLAY_MESSAGES_MAX: Final = 1_000_000
+TURN_MESSAGES_MAX: Final = 32
 
 
 class EventSubscriber:
@@ -88,10 +89,20 @@ class EventSubscriber:
 
     async def _follow(self, socket: Any) -> None:
         while True:
-            frames = await socket.recv_multipart()
-            if len(frames) != 3 or len(frames[1]) != 8:
-                self.malformed += 1
-                continue
+            self._receive(await socket.recv_multipart())
+            # What lies there already needs no turn of the loop each, but others get theirs.
+            for _ in range(TURN_MESSAGES_MAX):
+                ready = socket.recv_multipart(self._zmq.NOBLOCK)
+                if isinstance(ready.exception(), self._zmq.Again):
+                    break
+                self._receive(ready.result())
+            else:
+                await asyncio.sleep(0)
+
+    def _receive(self, frames: list[bytes]) -> None:
+        if len(frames) != 3 or len(frames[1]) != 8:
+            self.malformed += 1
+        else:
             self._run(self.feed.receive(_number(frames[1]), frames[2]))
 
     def _run(self, steps: list[Step]) -> None:
