@@ -37,6 +37,7 @@ BENCHES: Final = {
     "router": "moonpool.bench.router",
     "policies": "moonpool.bench.policies",
     "sparse": "moonpool.bench.sparse",
+    "sparse-model": "moonpool.bench.sparse_model",
 }
 
 
@@ -52,6 +53,8 @@ class Settings(NamedTuple):
     tokens: int = 0
     """For sparse: only prefixes of so many tokens, and at most so many `layers`; 0: as usual."""
     layers: int = 0
+    measured: str = ""
+    """For sparse-model: a file of rows of the sparse bench; `tokens` of them calibrate."""
 
 
 def rows_of(what: str, settings: Settings) -> Iterator[Row]:

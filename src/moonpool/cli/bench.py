@@ -15,6 +15,7 @@ EXAMPLES = (
     "moonpool bench all --json         # every bench, one JSON object a row",
     "moonpool bench transfer --full    # the whole matrix",
     "moonpool bench router --trace conversation --workers 8 --blocks 5859  # hits and balance",
+    "moonpool bench sparse-model --from rows.jsonl  # simulated CXL and RDMA beside our own rows",
 )
 FIGURES = ("p50_us", "p99_us", "gb_per_s", "ops_per_s", "cpu_s_per_gb", "bytes_per_item")
 _SHOWN = ("bench", "case", "subject", "version", "rounds", *FIGURES)
@@ -29,6 +30,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=8, help="router: workers of that trace (8)")
     parser.add_argument("--blocks", type=int, default=5859, help="router: blocks of each (5859)")
     parser.add_argument("--tokens", type=int, default=0, help="sparse: only this length")
+    parser.add_argument(
+        "--from",
+        dest="measured",
+        default="",
+        help="sparse-model: a file of rows of sparse",
+    )
     parser.add_argument("--layers", type=int, default=0, help="sparse: at most so many (61)")
     parser.add_argument("--rounds", type=int, default=5, help="medians are over so many (5)")
 
@@ -44,6 +51,7 @@ def run(args: argparse.Namespace, output: Output) -> int:
             args.blocks,
             args.tokens,
             args.layers,
+            args.measured,
         )
         for row in rows_of(args.what, settings):
             rows.append(row)
