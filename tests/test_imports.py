@@ -45,6 +45,7 @@ HEAVY = {
     "tokenizers",
     "torch",
     "transformers",
+    "triton",
     "uvicorn",
     "uvloop",
     "vllm",
@@ -54,8 +55,8 @@ TORCH_FREE = ("core", "transfer", "pool")
 # Subclasses of an engine's own classes: only that engine imports them, and only after its version
 # was looked at.
 FACES = {"connector", "engine_types", "face", "pd_connector"}
-# Here torch is the subject: imported at the top, but these files only inside functions.
-TORCH_HOMES = ("moonpool.engine.model",)
+# Here a heavy package is the subject: imported at the top, but these files only inside functions.
+HOMES = {"torch": "moonpool.engine.model", "triton": "moonpool.sparse.gpu.kernel"}
 
 
 class Imported(NamedTuple):
@@ -102,11 +103,13 @@ def wrong_direction(room: str, module: str) -> bool:
     return other not in RANKS or RANKS[other] >= RANKS[room]
 
 
-def is_heavy(module: str, at_home: bool) -> bool:
-    """Whether a file must not import `module` at its top; `at_home`: the file is one of torch's."""
-    if module.split(".")[0] == "torch" or module.startswith(TORCH_HOMES):
-        return not at_home
-    return module.split(".")[0] in HEAVY
+def is_heavy(module: str, name: str) -> bool:
+    """Whether the file `name` must not import `module` at its top."""
+    package = module.split(".")[0]
+    for subject, home in HOMES.items():
+        if package == subject or module.startswith(home):
+            return not name.startswith(home)
+    return package in HEAVY
 
 
 ROOM_FILES = [path for path in package_files() if path.parent != PACKAGE]
@@ -126,9 +129,8 @@ def test_heavy_imports_stay_in_functions(path: Path) -> None:
     name = module_name(path)
     found = list(imports_of(parse(path), name))
     allowed = {name.split(".")[2]} if is_face(name) else set()
-    at_home = name.startswith(TORCH_HOMES)
     tops = [i for i in found if i.at_top and i.module.split(".")[0] not in allowed]
-    heavy = [i for i in tops if is_heavy(i.module, at_home)]
+    heavy = [i for i in tops if is_heavy(i.module, name)]
     assert not heavy, f"{path.relative_to(ROOT)}: move into the function that needs it: {heavy}"
     if room_of(name) in TORCH_FREE:
         assert not [i for i in found if i.module.split(".")[0] == "torch"], name
@@ -165,18 +167,21 @@ def test_the_rule_itself(room: str, module: str, wrong: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "at_home", "heavy"),
+    ("module", "name", "heavy"),
     [
-        ("torch.nn", False, True),
-        ("torch.nn", True, False),
-        ("moonpool.engine.model.llama", False, True),
-        ("moonpool.engine.model.llama", True, False),
-        ("moonpool.engine.request", False, False),
-        ("vllm", True, True),
+        ("torch.nn", "moonpool.engine.core", True),
+        ("torch.nn", "moonpool.engine.model.llama", False),
+        ("moonpool.engine.model.llama", "moonpool.engine.core", True),
+        ("moonpool.engine.model.llama", "moonpool.engine.model.runner", False),
+        ("moonpool.engine.request", "moonpool.engine.core", False),
+        ("triton.language", "moonpool.sparse.gpu.kernel", False),
+        ("triton", "moonpool.sparse.gpu.rows", True),
+        ("moonpool.sparse.gpu.kernel", "moonpool.sparse.gpu.rows", True),
+        ("vllm", "moonpool.engine.model.llama", True),
     ],
 )
-def test_what_is_heavy(module: str, at_home: bool, heavy: bool) -> None:
-    assert is_heavy(module, at_home) is heavy
+def test_what_is_heavy(module: str, name: str, heavy: bool) -> None:
+    assert is_heavy(module, name) is heavy
 
 
 def test_what_counts_as_the_top_of_a_file() -> None:

@@ -79,6 +79,8 @@ class TableSource:
         self.kind = kind
         self.layout = layout
         self.tokens = tokens
+        self.units = units
+        self.guards = guards
         guard = guards if guards is not None else (None, None, None)
         self.table: _core.RowTable | None = _core.RowTable(
             layout.entry_bytes,
