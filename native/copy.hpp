@@ -20,4 +20,7 @@ inline constexpr std::size_t kStreamBytes = 1 << 20;
 std::uint32_t copy_crc32c(void* dst, const void* src, std::size_t size, std::uint32_t seed = 0,
                           Caching caching = Caching::kBySize);
 
+// A plain copy past the caches, for what is part of something large. The ranges must not overlap.
+void copy_past_caches(void* dst, const void* src, std::size_t size);
+
 }  // namespace moonpool

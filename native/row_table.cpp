@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "copy.hpp"
 #include "segment_slot.hpp"
 
 namespace moonpool {
@@ -91,6 +92,8 @@ Gathered RowTable::copy(std::uint32_t layer, std::uint32_t first, std::uint32_t 
   if (layer >= shape_.layers || first > shape_.tokens || count > shape_.tokens - first) {
     return {Status::kBounds, 0};
   }
+  // Units are small beside what they add up to: the size of the whole decides.
+  const bool past_caches = std::uint64_t{count} * shape_.row_bytes >= kStreamBytes;
   for (std::uint32_t done = 0; done < count;) {
     const std::uint32_t position = first + done;
     const RowUnit& unit = unit_of(position);
@@ -100,10 +103,15 @@ Gathered RowTable::copy(std::uint32_t layer, std::uint32_t first, std::uint32_t 
     const std::uint32_t here =
         std::min(count - done, shape_.unit_tokens - position % shape_.unit_tokens);
     if (!holds()) return {Status::kMoved, done};
-    std::memcpy(to, row(layer, position), std::uint64_t{here} * shape_.row_bytes);
+    const std::size_t bytes = std::size_t{here} * shape_.row_bytes;
+    if (past_caches) {
+      copy_past_caches(to, row(layer, position), bytes);
+    } else {
+      std::memcpy(to, row(layer, position), bytes);
+    }
     read_fence();
     if (!holds()) return {Status::kMoved, done};
-    to += std::uint64_t{here} * shape_.row_bytes;
+    to += bytes;
     done += here;
   }
   return {};

@@ -1,4 +1,5 @@
 // Gathers against rows whose every byte is known; guards that change; bounds.
+#include <algorithm>
 #include <atomic>
 #include <random>
 #include <stdexcept>
@@ -6,6 +7,7 @@
 #include <vector>
 
 #include "check.hpp"
+#include "copy.hpp"
 #include "row_table.hpp"
 
 using namespace moonpool;
@@ -83,6 +85,35 @@ TEST(whole_runs_are_copied_across_units) {
   CHECK_EQ(rows.table().copy(2, 37, 500, out.data()).status, Status::kOk);
   for (std::uint32_t i = 0; i < 500; i++) CHECK(is_row(out.data() + i * kRow, 2, 37 + i));
   CHECK_EQ(rows.table().copy(0, 900, 101, out.data()).status, Status::kBounds);
+}
+
+TEST(large_runs_go_past_the_caches_and_are_the_same_rows) {
+  // One layer of 60,000 rows of 24 bytes is above kStreamBytes; units of 777 rows start nowhere
+  // near a cache line, and neither does the destination.
+  Rows rows(777, 60000);
+  CHECK(60000 * kRow >= kStreamBytes);
+  std::vector<std::uint8_t> out(60000 * kRow + 64, 0xee);
+  for (const std::size_t shift : {0u, 1u, 63u}) {
+    CHECK_EQ(rows.table().copy(1, 0, 60000, out.data() + shift).status, Status::kOk);
+    for (std::uint32_t i = 0; i < 60000; i++) CHECK(is_row(out.data() + shift + i * kRow, 1, i));
+    CHECK_EQ(out.back(), 0xee);
+  }
+}
+
+TEST(copies_past_the_caches_write_what_they_are_told_and_nothing_else) {
+  std::vector<std::uint8_t> from(40000), to(40200);
+  for (std::size_t i = 0; i < from.size(); i++)
+    from[i] = static_cast<std::uint8_t>(i * 7 + i / 256);
+  for (const std::size_t size :
+       {0u, 1u, 63u, 64u, 127u, 128u, 129u, 191u, 192u, 500u, 16448u, 39000u}) {
+    for (std::size_t shift = 0; shift < 64; shift += 9) {
+      std::fill(to.begin(), to.end(), 0xee);
+      copy_past_caches(to.data() + shift, from.data() + 3, size);
+      CHECK(std::equal(from.begin() + 3, from.begin() + 3 + size, to.begin() + shift));
+      CHECK(std::all_of(to.begin(), to.begin() + shift, [](auto b) { return b == 0xee; }));
+      CHECK(std::all_of(to.begin() + shift + size, to.end(), [](auto b) { return b == 0xee; }));
+    }
+  }
 }
 
 TEST(a_run_is_found_where_it_lies) {

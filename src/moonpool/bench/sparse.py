@@ -3,8 +3,9 @@
 A prefix lies in a node's memory. `shm` readers hold views, `tcp` ones let the node pack rows. The
 full fetch is the same reader's `read_layer` into memory that was touched before; beside it stands
 what the machine can do at all, one memcpy of as many bytes (shm) or a plain program over one TCP
-connection. A first step gathers top_k rows of each layer, layer after layer, as their indices would
-be known. No attention or indexer is computed: these are times of moving rows.
+connection. A first step gathers top_k rows of each layer, layer after layer as their indices would
+be known, into one layer's memory as attention would use it up. No attention or indexer is computed:
+these are times of moving rows.
 """
 
 from __future__ import annotations
@@ -139,16 +140,19 @@ class _Sparse:
         return Full(*(statistics.median(found[name]) for name in ("full", "limit", "keys")))
 
     def _first_steps(self, transport: str, reader: SparseReader, full: Full) -> Iterator[Row]:
-        steps, frames, private = [], [], []
+        steps: list[float] = []
+        frames: list[float] = []
+        private: list[float] = []
         here = SparseReader(local_source(self._layout, self._private))
         ok = True
         for _ in range(self._rounds * _STEPS_A_ROUND):
             wanted = self._wanted()
-            steps.append(_timed(lambda w=wanted: self._step(reader, w)))  # type: ignore[misc]
-            ok = ok and self._rows_are_right(wanted)
+            for source, times in ((reader, steps), (here, private)):
+                seconds, right = self._step(source, wanted)
+                times.append(seconds)
+                ok = ok and right
             frames.append(_timed(lambda w=wanted: self._one_call(reader, w)))  # type: ignore[misc]
             ok = ok and self._rows_are_right(wanted)
-            private.append(_timed(lambda w=wanted: self._step(here, w)))  # type: ignore[misc]
         step, frame, own = (statistics.median(times) for times in (steps, frames, private))
         row_bytes = self._layout.layers * self._tokens * self._layout.entry_bytes
         shared = {
@@ -207,7 +211,9 @@ class _Sparse:
                 slots = found.slots[layer * self._top_k : (layer + 1) * self._top_k]
                 got = hot.rows[layer][slots]
                 ok = ok and is_stamped(self._layout, layer, wanted[layer], got)
-            private.append(_timed(lambda w=wanted: self._step(here, w)))  # type: ignore[misc]
+            seconds, right = self._step(here, wanted)
+            private.append(seconds)
+            ok = ok and right
         step, own = statistics.median(steps), statistics.median(private)
         asked = hot.counters.rows - start.rows
         fetched = hot.counters.fetched - start.fetched
@@ -293,9 +299,17 @@ class _Sparse:
         for _ in reader.load_index(out=self._keys):
             pass
 
-    def _step(self, reader: SparseReader, wanted: list[U32]) -> None:
+    def _step(self, reader: SparseReader, wanted: list[U32]) -> tuple[float, bool]:
+        """Seconds of gathering layer after layer into one layer's memory, as attention would use it
+        up in between; the rows are compared there, outside the clock."""
+        seconds, ok, out = 0.0, True, self._rows[0]
         for layer, positions in enumerate(wanted):
-            reader.gather(layer, positions, self._rows[layer])
+            out[:] = 0
+            begin = time.perf_counter()
+            reader.gather(layer, positions, out)
+            seconds += time.perf_counter() - begin
+            ok = ok and is_stamped(self._layout, layer, positions, out)
+        return seconds, ok
 
     def _one_call(self, reader: SparseReader, wanted: list[U32]) -> None:
         numbers, counts = np.arange(len(wanted)), np.full(len(wanted), self._top_k)
