@@ -240,7 +240,7 @@ class _Sparse:
         """Requests that share the prefix, each choosing half of the same 2k tokens: apart, and as
         one gather of the rows any of them wants."""
         layers = min(UNION_LAYERS, self._layout.layers)
-        apart, together, ok = [], [], True
+        apart, together, lone, plain, ok = [], [], [], [], True
         for _ in range(self._rounds):
             common = self._random.choice(self._tokens, min(2 * self._top_k, self._tokens), False)
             wanted = [self._random.permutation(common)[: self._top_k] for _ in range(UNION)]
@@ -252,6 +252,8 @@ class _Sparse:
             unions = [gather_union(reader, layer, wanted) for layer in range(layers)]
             together.append(time.perf_counter() - middle)
             apart.append(middle - begin)
+            lone.append(_timed(lambda own=wanted[:1]: gather_union(reader, 0, own)))  # type: ignore[misc]
+            plain.append(_timed(lambda p=wanted[0]: reader.gather(0, p, self._rows[0])))  # type: ignore[misc]
             for layer, union in enumerate(unions):
                 pairs = zip(wanted, union.at, strict=True)
                 ok = ok and all(
@@ -261,6 +263,8 @@ class _Sparse:
         one, other = statistics.median(together), statistics.median(apart)
         figures: Row = {"requests": UNION, "apart_s": other, "union_s": one}
         figures |= {"union_gain": other / one, "rows_ratio": unions[0].asked / unions[0].moved}
+        # What the union costs a request that is alone.
+        figures["batch1_step_ratio"] = statistics.median(lone) / statistics.median(plain)
         return self._row(f"{transport}-union-{UNION}", {**figures, "ok": ok})
 
     def _ahead(self, transport: str, reader: SparseReader) -> Row:
