@@ -122,7 +122,7 @@ def calibrated_step() -> Step:
 def interleaving_gain(step: Step) -> float:
     """Ranks that fall on one of two devices at random, instead of half on each."""
     ranks = int(c.RANKS.value)
-    most = sum(math.comb(ranks, n) * max(n, ranks - n) for n in range(ranks + 1)) / 2**ranks
+    most = sum(math.comb(ranks, n) * max(n, ranks - n) for n in range(ranks + 1)) / float(2**ranks)
     interleaved_s = step.floor_s + step.scan_s + step.swap_s
     return (interleaved_s + step.swap_s * (most / (ranks / 2) - 1)) / interleaved_s
 
