@@ -119,6 +119,22 @@ TEST(long_keys_and_many_extents_go_to_the_side) {
   check_all_returns(*agent);
 }
 
+TEST(slots_are_told_as_they_are_now) {
+  const auto agent = SegmentAgent::create(std::nullopt, small_spec());
+  const Claimed first = put(*agent, 100, 1, {.key = "first", .seq = 1});
+  const Claimed gone = put(*agent, 100, 2, {.key = "gone", .seq = 2});
+  const Claimed last = put(*agent, 100, 3, {.key = "last", .parent = "first", .seq = 3});
+  retire(*agent, gone);
+  const std::vector<std::uint32_t> asked{last.slot, gone.slot, 1u << 30, first.slot};
+  const Inventory found = agent->inventory_of(asked);
+  CHECK_EQ(found.slot.size(), 2);  // in the order asked, without what holds nothing
+  CHECK_EQ(found.slot.at(0), last.slot);
+  CHECK_EQ(found.generation.at(1), first.generation);
+  CHECK_EQ(found.keys, "lastfirst");
+  CHECK_EQ(found.parents, "first");
+  CHECK_EQ(agent->inventory_of({}).slot.size(), 0);
+}
+
 TEST(keys_have_a_limit) {
   const auto agent = SegmentAgent::create(std::nullopt, small_spec());
   CHECK_EQ(claim(*agent, 1, {.key = std::string(kKeyBytesMax + 1, 'k')}).status, Status::kTooBig);

@@ -14,12 +14,14 @@ import zmq
 import zmq.asyncio
 
 from moonpool.core.keys import KeySpec
+from moonpool.core.router_section import RouterConfig
 from moonpool.pool.aio import AsyncPool
 from moonpool.pool.aio import connect as aio_connect
 from moonpool.pool.kv_publisher import KvPublisher, KvSettings
 from moonpool.router.base import RouteRequest, Worker
 from moonpool.router.brain import Brain
-from moonpool.router.subscriber import EventSubscriber
+from moonpool.router.service.server import RouterServer
+from moonpool.router.subscriber import PoolSubscriber
 from tests.faults.pool_rig import MIB, running
 
 BLOCK = 16
@@ -30,10 +32,15 @@ WAIT_S = 30.0
 
 
 def brain_that_knows_the_names() -> Brain:
-    """An engine has told what these blocks hold."""
     brain = Brain()
+    teach(brain)
+    return brain
+
+
+def teach(brain: Brain) -> None:
+    """An engine tells what these blocks hold."""
     brain.add_worker(Worker(id="engine", block_size=BLOCK))
-    brain.add_worker(Worker(id="pool", block_size=BLOCK))
+    brain.add_worker(Worker(id="idle", block_size=BLOCK))
     hashes = [SPEC.digest(key) for key in KEYS]
     told = {
         "type": "BlockStored",
@@ -44,12 +51,14 @@ def brain_that_knows_the_names() -> Brain:
         "medium": "GPU",
     }
     brain.apply_message("engine", msgspec.msgpack.encode([1.0, [told], 0]))
-    return brain
 
 
 def blocks_of_pool(brain: Brain, tokens: Any = TOKENS) -> int:
+    """What the pool can bring to a worker that has nothing."""
     decision = brain.decide(RouteRequest(tokens=tokens), 1.0, book=False)
-    return next(s.hit_tokens for s in decision.scores if s.worker == "pool") // BLOCK
+    (idle,) = [score for score in decision.scores if score.worker == "idle"]
+    assert idle.hit_tokens == 0
+    return idle.pool_tokens // BLOCK
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
@@ -74,8 +83,8 @@ async def publishing(
 
 
 @contextlib.asynccontextmanager
-async def following(brain: Brain, publisher: KvPublisher) -> AsyncIterator[EventSubscriber]:
-    subscriber = EventSubscriber(brain, "pool", publisher.events, replay=publisher.replay)
+async def following(brain: Brain, publisher: KvPublisher) -> AsyncIterator[PoolSubscriber]:
+    subscriber = PoolSubscriber(brain, publisher.events, replay=publisher.replay)
     subscriber.start()
     try:
         yield subscriber
@@ -136,7 +145,7 @@ async def test_a_follower_that_missed_messages_asks_for_them() -> None:
         async with publishing(pool) as publisher:
             await until(lambda: publisher.messages == 1, "the first account")
             async with lossy(publisher, {3, 4}) as endpoint:
-                follower = EventSubscriber(brain, "pool", endpoint, replay=publisher.replay)
+                follower = PoolSubscriber(brain, endpoint, replay=publisher.replay)
                 follower.start()
                 for i in range(30):  # until its subscription has reached the relay, and on
                     before = publisher.messages
@@ -182,4 +191,20 @@ async def test_another_master_and_a_lost_node_re_base() -> None:
             await until(lambda: blocks_of_pool(brain) == 0, "nothing of it is readable")
             await asyncio.to_thread(rig.restart)
             await until(lambda: blocks_of_pool(brain) == 12, "it is back")
+        await pool.close()
+
+
+async def test_a_router_follows_the_pool_it_is_told_of() -> None:
+    with running(nodes=1, memory=16 * MIB) as rig:
+        pool = await aio_connect(rig.address, token="")
+        await put_chain(pool, 0, 8)
+        async with publishing(pool) as publisher:
+            config = RouterConfig(
+                port=0, pool_events=publisher.events, pool_replay=publisher.replay
+            )
+            router = RouterServer(config)
+            teach(router.desk.brain)
+            await router.start()
+            await until(lambda: blocks_of_pool(router.desk.brain) == 8, "the pool's blocks")
+            await router.close()
         await pool.close()

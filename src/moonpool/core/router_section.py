@@ -74,6 +74,16 @@ class RouterConfig(Section, frozen=True, kw_only=True):
     peers: Annotated[
         str, setting("URLs of the other routers in front of the same workers, by blanks.")
     ] = ""
+    pool_events: Annotated[
+        str,
+        setting(
+            "Where a pool's events are published ('tcp://host:port', `moonpool admin --events`):"
+            " what it holds then counts for every worker."
+        ),
+    ] = ""
+    pool_replay: Annotated[
+        str, setting("Where that pool's missed events are asked for, 'tcp://host:port'.")
+    ] = ""
     tokenizer: Annotated[
         str,
         setting(

@@ -45,6 +45,18 @@ class Intake:
         for event in events:
             self._apply_at(POOL_PLACE, event)
 
+    def apply_pool_message(self, message: bytes) -> Applied:
+        """One message of the pool (`moonpool admin --events`): it names blocks as some engine did.
+        Raises BadInput: not a message."""
+        try:
+            return self._index.apply(message, np.array([POOL_PLACE], np.uint32), prefix_seed(""), 0)
+        except ValueError as error:
+            raise BadInput(f"the pool: no KV event message: {error}") from None
+
+    def forget_pool(self) -> None:
+        """What was known of it is no longer trusted: events were lost, or it was restarted."""
+        self._index.drop(POOL_PLACE)
+
     def apply_message(self, worker_id: str, message: bytes) -> Applied:
         """One message of an engine. Raises BadInput: unknown worker, or not a message."""
         member = self._fleet.member(worker_id)

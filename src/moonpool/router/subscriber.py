@@ -110,14 +110,14 @@ class EventSubscriber:
             if step.act is Act.APPLY:
                 self._apply(step.message)
             elif step.act is Act.FORGET:
-                self._brain.intake.forget(self._worker_id, self._rank)
+                self._forget()
                 self.accounts.restarted()
             else:
                 self._begin(self._ask_from(step.sequence))
 
     def _apply(self, message: bytes) -> None:
         try:
-            applied = self._brain.apply_message(self._worker_id, message)
+            applied = self._take(message)
         except BadInput:
             self.malformed += 1
         else:
@@ -125,6 +125,12 @@ class EventSubscriber:
                 self._account(applied)
         if self._on_applied is not None:
             self._on_applied()
+
+    def _take(self, message: bytes) -> Applied:
+        return self._brain.apply_message(self._worker_id, message)
+
+    def _forget(self) -> None:
+        self._brain.intake.forget(self._worker_id, self._rank)
 
     def _account(self, applied: Applied) -> None:
         if wish := self.accounts.heard(applied):
@@ -191,6 +197,19 @@ class EventSubscriber:
         finally:
             socket.close(linger=0)
         return found, None
+
+
+class PoolSubscriber(EventSubscriber):
+    """The same of the pool, which holds blocks for every worker (`moonpool admin --events`)."""
+
+    def __init__(self, brain: Brain, endpoint: str, *, replay: str = "") -> None:
+        super().__init__(brain, "the pool", endpoint, replay=replay)
+
+    def _take(self, message: bytes) -> Applied:
+        return self._brain.intake.apply_pool_message(message)
+
+    def _forget(self) -> None:
+        self._brain.intake.forget_pool()
 
 
 def _number(frame: bytes) -> int:

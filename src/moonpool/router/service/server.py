@@ -30,6 +30,7 @@ from moonpool.router.service.relay import Relay, RelayTimeouts
 from moonpool.router.service.replicas import PATH as REPLICA_PATH
 from moonpool.router.service.replicas import Replicas
 from moonpool.router.service.specs import WorkerSpec, parse_specs
+from moonpool.router.subscriber import PoolSubscriber
 
 SWEEP_S = 0.1
 
@@ -115,6 +116,11 @@ class RouterServer:
             headers=worker_headers,
         )
         self.followed = Followed(self.desk, config.digest_ms / 1000)
+        self.pool: PoolSubscriber | None = None
+        if config.pool_events:
+            self.pool = PoolSubscriber(
+                self.desk.brain, config.pool_events, replay=config.pool_replay
+            )
         self._followers = [
             Follower(self.desk, parse_source(word), config.discovery_ms / 1000)
             for word in config.discovery.split()
@@ -136,6 +142,8 @@ class RouterServer:
         self._tasks = [loop.create_task(follower.run()) for follower in self._followers]
         self._tasks += [loop.create_task(self.replicas.follow(url)) for url in self.replicas.peers]
         self._tasks.append(loop.create_task(self._sweep_forever()))
+        if self.pool is not None:
+            self.pool.start()
 
     async def drain(self) -> None:
         """Let running answers end, then close."""
@@ -151,6 +159,8 @@ class RouterServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.followed.close()
+        if self.pool is not None:
+            await self.pool.close()
 
     def stop(self) -> None:
         self._stop.set()
