@@ -2,7 +2,7 @@
 
 import pytest
 
-from moonpool.bench import Row, Settings, catalog, exists, memory, restart, store
+from moonpool.bench import Row, Settings, catalog, exists, failover, memory, restart, store
 from moonpool.bench.processes import pool_of_processes
 
 ONCE = Settings(rounds=1)
@@ -12,7 +12,7 @@ ONCE = Settings(rounds=1)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "WORKING_SET_BYTES", 1 << 20)
     monkeypatch.setattr(catalog, "BATCHES", 4)
-    for bench in (exists, memory, restart):
+    for bench in (exists, failover, memory, restart):
         monkeypatch.setattr(bench, "OBJECTS", 20_000)
 
 
@@ -47,6 +47,13 @@ def test_exists() -> None:
 def test_memory() -> None:
     (row,) = memory.rows(ONCE)
     check([row], "memory")
+    assert row["objects"] == 20_000
+
+
+@pytest.mark.faults
+def test_failover() -> None:
+    (row,) = failover.rows(ONCE)
+    check([row], "failover")
     assert row["objects"] == 20_000
 
 
