@@ -341,3 +341,35 @@ def test_what_was_guessed_before_the_first_event_is_forgotten() -> None:
     brain.decide(RouteRequest(model="m", tokens=[*TOKENS, 1]), 0.0)
     send(brain, as_map(0, 4))
     assert held(brain) == 64
+
+
+@pytest.mark.parametrize("form", [as_map, as_array])
+def test_the_pool_names_blocks_as_an_engine_did(form: object) -> None:
+    """It knows no tokens; what no engine has told of is passed over."""
+    brain = brain_with()
+    brain.add_worker(Worker(id="idle", model="m", block_size=16))
+    send(brain, as_map())
+
+    def told(*events: object) -> Applied:
+        return brain.intake.apply_pool_message(msgspec.msgpack.encode([1.0, list(events), 0]))
+
+    def of_pool() -> int:
+        ask = RouteRequest(model="m", tokens=[*TOKENS.tolist(), 1])
+        scores = brain.decide(ask, 0.0, book=False).scores
+        return next(score.pool_tokens for score in scores if score.worker == "idle")
+
+    bare = as_map() | {"token_ids": [], "medium": "CPU"}
+    if form is as_array:
+        names = ("type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id")
+        told([bare[name] for name in (*names, "medium")])
+    else:
+        told(bare)
+    assert of_pool() == 160
+    told({"type": "BlockRemoved", "block_hashes": KEYS[6:], "medium": "CPU"})
+    assert of_pool() == 96
+    told(bare | {"block_hashes": [7, 8]})
+    assert of_pool() == 96
+    brain.intake.forget_pool()
+    assert of_pool() == 0
+    with pytest.raises(BadInput):
+        brain.intake.apply_pool_message(b"?")
