@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 import numpy as np
 
 from moonpool.core.errors import BadInput
@@ -46,12 +47,24 @@ class Intake:
             self._apply_at(POOL_PLACE, event)
 
     def apply_pool_message(self, message: bytes) -> Applied:
-        """One message of the pool (`moonpool admin --events`): it names blocks as some engine did.
-        Raises BadInput: not a message."""
+        """One message of the pool (`moonpool admin --events`): it names blocks as some engine did,
+        and not of which model. Raises BadInput: not a message."""
+        place = np.array([POOL_PLACE], np.uint32)
+        models = sorted({member.worker.model for member in self._fleet.members.values()}) or [""]
         try:
-            return self._index.apply(message, np.array([POOL_PLACE], np.uint32), prefix_seed(""), 0)
-        except ValueError as error:
+            message = self._cleared_first(message)
+            applied = [self._index.apply(message, place, prefix_seed(model), 0) for model in models]
+        except (ValueError, msgspec.MsgspecError) as error:
             raise BadInput(f"the pool: no KV event message: {error}") from None
+        return applied[0]
+
+    def _cleared_first(self, message: bytes) -> bytes:
+        """A whole account begins with its clearing: done once, not for each model again."""
+        batch = msgspec.msgpack.decode(message, type=tuple[float, list[msgspec.Raw], int])
+        if not batch[1] or b"AllBlocksCleared" not in bytes(batch[1][0]):
+            return message
+        self.forget_pool()
+        return msgspec.msgpack.encode((batch[0], batch[1][1:], batch[2]))
 
     def forget_pool(self) -> None:
         """What was known of it is no longer trusted: events were lost, or it was restarted."""
