@@ -97,7 +97,8 @@ Endpoint::Endpoint(std::uint64_t epoch, std::string token, const EndpointOptions
       token_(std::move(token)),
       regions_(options.regions_max),
       agents_(options.segments_max),
-      context_{options_, counters_, regions_, agents_, epoch_, token_, loop_} {}
+      inbox_(options.notifications_max),
+      context_{options_, counters_, regions_, agents_, inbox_, epoch_, token_, loop_} {}
 
 Endpoint::~Endpoint() {
   if (owner_ == ::getpid()) close();
@@ -243,6 +244,7 @@ void Endpoint::close() {
   if (owner_ != ::getpid()) return;
   closed_.store(true, std::memory_order_release);
   loop_.stop();
+  inbox_.close();
   std::lock_guard lock(paths_mutex_);
   for (const std::string& path : unix_paths_) ::unlink(path.c_str());
   unix_paths_.clear();

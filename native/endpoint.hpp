@@ -12,6 +12,7 @@
 #include "endpoint_client.hpp"
 #include "endpoint_options.hpp"
 #include "hello.hpp"
+#include "inbox.hpp"
 #include "loop.hpp"
 #include "op.hpp"
 #include "region.hpp"
@@ -65,6 +66,7 @@ class Endpoint {
   const EndpointOptions& options() const { return options_; }
   const EndpointCounters& counters() const { return counters_; }
   Completions& completions() { return completions_; }
+  Inbox& inbox() { return inbox_; }
 
  private:
   class Listener;
@@ -80,6 +82,7 @@ class Endpoint {
   Completions completions_;
   RegionTable regions_;
   AgentTable agents_;
+  Inbox inbox_;
   Loop loop_;
   ServerContext context_;
   std::atomic<std::uint64_t> next_op_{1};

@@ -18,6 +18,8 @@ struct EndpointOptions {
   // Moved for one connection before the others have their turn: a frame of a MiB takes one.
   std::uint32_t turn_bytes = (1u << 20) + (64u << 10);
   std::uint32_t piece_bytes = 256u << 10;  // moved and checksummed while in cache
+  // From peers, that nobody has taken yet; 0: none is taken in.
+  std::uint32_t notifications_max = 0;
   std::uint32_t hello_ms = 2000;
   std::uint32_t deadline_ms = 5000;  // of an op that names none
   std::uint32_t deadline_max_ms = 3'600'000;

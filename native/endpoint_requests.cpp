@@ -85,6 +85,18 @@ Submission fence(Endpoint& endpoint, const ClientConnection& old, std::int64_t d
   return submission;
 }
 
+Submission notify_peer(Endpoint& endpoint, std::span<const std::uint8_t> bytes,
+                       std::int64_t deadline_ms) {
+  if (bytes.size() > Inbox::kBytesMax) {
+    throw std::invalid_argument("a notification has at most " + std::to_string(Inbox::kBytesMax) +
+                                " bytes, not " + std::to_string(bytes.size()));
+  }
+  Submission submission;
+  submission.op = endpoint.make_op(wire::Type::kNotify, 1, deadline_ms);
+  submission.meta.assign(bytes.begin(), bytes.end());
+  return submission;
+}
+
 Submission share_region(Endpoint& endpoint, const ClientConnection& peer, std::uint64_t region,
                         std::int64_t deadline_ms) {
   Submission submission;

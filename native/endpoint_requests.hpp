@@ -85,6 +85,9 @@ Submission abort_slots(Endpoint& endpoint, const wire::Id16& incarnation,
                        std::span<const std::uint64_t> generations, std::int64_t deadline_ms);
 // Once answered, nothing that was sent over `old` is applied at the peer any more.
 Submission fence(Endpoint& endpoint, const ClientConnection& old, std::int64_t deadline_ms);
+// For the inbox of the peer; `bytes` at most Inbox::kBytesMax.
+Submission notify_peer(Endpoint& endpoint, std::span<const std::uint8_t> bytes,
+                       std::int64_t deadline_ms);
 Submission share_region(Endpoint& endpoint, const ClientConnection& peer, std::uint64_t region,
                         std::int64_t deadline_ms);
 

@@ -8,10 +8,16 @@
 namespace moonpool {
 namespace {
 constexpr std::int64_t kMinuteNs = 60'000'000'000;
+// How long callers leave their writes to others after one that had to wait.
+constexpr std::int64_t kBehindNs = 1'000'000'000;
 }  // namespace
 
 void FileIo::submit(const std::shared_ptr<FileJob>& job, bool may_be_cached) {
-  if (may_be_cached && !job->write) job->take_cached(monotonic_ns());
+  if (may_be_cached && !job->write) {
+    job->take_cached(monotonic_ns());
+  } else if (may_be_cached && monotonic_ns() >= behind_until_ns_.load(std::memory_order_relaxed)) {
+    if (!job->write_here()) behind_until_ns_ = monotonic_ns() + kBehindNs;
+  }
   if (job->terminal()) return;
   std::lock_guard lock(mutex_);
   if (stopping_) {

@@ -32,7 +32,8 @@ class FileIo {
   // "io_uring" or "threads".
   virtual const char* backend() const = 0;
   // Takes a job; one too many fails as busy, one after close() as unreachable. With
-  // `may_be_cached` a read first tries the page cache on the calling thread.
+  // `may_be_cached` the calling thread itself reads what the page cache holds, and writes to it as
+  // long as the kernel does not make it wait for the disk.
   void submit(const std::shared_ptr<FileJob>& job, bool may_be_cached);
   // Cancels all jobs; returns when every piece that was out has come back.
   void close();
@@ -60,6 +61,8 @@ class FileIo {
 
   std::deque<std::shared_ptr<FileJob>> jobs_;
   Completions completions_;
+  // Until then the disk is behind with what was written, and no caller writes by itself.
+  std::atomic<std::int64_t> behind_until_ns_{0};
 };
 
 // Throws std::system_error where the kernel has no io_uring for us (absent, forbidden, too old).

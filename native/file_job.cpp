@@ -1,6 +1,8 @@
 #include "file_job.hpp"
 
+#include <sys/resource.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,6 +18,14 @@ namespace moonpool {
 namespace {
 
 constexpr std::uint64_t kOffsetMax = std::numeric_limits<std::int64_t>::max();
+// A piece is copied into the page cache in a fraction of this, unless the disk is behind.
+constexpr std::int64_t kWaitedNs = 5'000'000;
+
+long sleeps_of_this_thread() {
+  rusage usage{};
+  ::getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nvcsw;
+}
 
 constexpr std::uint8_t byte_of(Status status) { return static_cast<std::uint8_t>(status); }
 
@@ -158,6 +168,20 @@ void FileJob::take_cached(std::int64_t now_ns) {
     finished(*piece, got > 0 ? got : -EAGAIN);
     if (!cached) return;
   }
+}
+
+bool FileJob::write_here() {
+  const long slept = sleeps_of_this_thread();
+  std::int64_t before_ns = monotonic_ns();
+  while (const std::optional<Piece> piece = next(before_ns)) {
+    const ssize_t put = ::pwrite(fd, piece->memory, piece->size, static_cast<off_t>(piece->offset));
+    finished(*piece, put < 0 ? -errno : put);
+    const std::int64_t now_ns = monotonic_ns();
+    // One that was preempted for so long has not waited.
+    if (now_ns - before_ns > kWaitedNs && sleeps_of_this_thread() != slept) return false;
+    before_ns = now_ns;
+  }
+  return true;
 }
 
 bool FileJob::expire(std::int64_t now_ns) {

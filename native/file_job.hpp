@@ -56,6 +56,9 @@ class FileJob {
   bool finished(const Piece& piece, std::int64_t moved);
   // Reads what the page cache holds, on the calling thread and without waiting for a disk.
   void take_cached(std::int64_t now_ns);
+  // Writes on the calling thread, up to the first piece for which the kernel let it wait: false
+  // then. Others go on from there.
+  bool write_here();
   // Ends a job of which nothing is out and whose time has passed. True when it has ended.
   bool expire(std::int64_t now_ns);
   // Fails it if nothing was handed out ever.

@@ -17,6 +17,7 @@
 //   kAbort        SlotBlock[count]                     -         -
 //   kWriteObject  ObjectBlock[count]                   blocks    u32 crc[count], u32 crc of these
 //   kGatherRows   GatherHead, GatherUnit[units], GatherLayer[count], u32 position[positions]
+//   kNotify       what it says, at most Inbox::kBytesMax
 //   kPing, kDirectory, kShareRegion: header only
 //
 //   reply (type | kReplyBit): meta = u64 length[count] for reads, the directory for kDirectory,
@@ -59,6 +60,7 @@ enum class Type : std::uint8_t {
   kShareRegion = 26,
   kFence = 27,  // ends another connection of the asking client, named by its hello's nonce
   kGatherRows = 28,
+  kNotify = 29,
 };
 
 // Header flags. A sender sets no others; a receiver refuses what it does not know.

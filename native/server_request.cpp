@@ -27,6 +27,9 @@ std::unique_ptr<ServerRequest> make_request(ServerContext& context, ConnectionCl
   if (wire::Type{header.type} == wire::Type::kFence) {
     return make_fence(context, header, deadline_ns);
   }
+  if (wire::Type{header.type} == wire::Type::kNotify) {
+    return make_notify(context, header, deadline_ns);
+  }
   auto request = make_raw_request(context, header, deadline_ns);
   return request ? std::move(request) : make_object_request(context, claims, header, deadline_ns);
 }

@@ -17,6 +17,7 @@
 #include "frame.hpp"
 #include "frame_writer.hpp"
 #include "hello.hpp"
+#include "inbox.hpp"
 #include "loop.hpp"
 #include "region.hpp"
 #include "server_objects.hpp"
@@ -30,6 +31,7 @@ struct ServerContext {
   EndpointCounters& counters;
   RegionTable& regions;
   AgentTable& agents;
+  Inbox& inbox;
   const std::uint64_t epoch;
   const std::string token;
   Loop& loop;
@@ -75,6 +77,8 @@ std::unique_ptr<ServerRequest> make_raw_request(ServerContext& context, const wi
                                                 std::int64_t deadline_ns);
 std::unique_ptr<ServerRequest> make_fence(ServerContext& context, const wire::Header& header,
                                           std::int64_t deadline_ns);
+std::unique_ptr<ServerRequest> make_notify(ServerContext& context, const wire::Header& header,
+                                           std::int64_t deadline_ns);
 std::unique_ptr<ServerRequest> make_object_request(ServerContext& context, ConnectionClaims& claims,
                                                    const wire::Header& header,
                                                    std::int64_t deadline_ns);

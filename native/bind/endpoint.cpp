@@ -75,6 +75,7 @@ void make_endpoint(EndpointHandle* self, std::uint64_t epoch, const nb::bytes& t
   take(options.replies_max, "replies_max");
   take(options.turn_bytes, "turn_bytes");
   take(options.piece_bytes, "piece_bytes");
+  take(options.notifications_max, "notifications_max");
   take(options.hello_ms, "hello_ms");
   take(options.deadline_ms, "deadline_ms");
   take(options.deadline_max_ms, "deadline_max_ms");
@@ -209,6 +210,22 @@ OpHandle fence_connection(const Connection& self, const Connection& old,
   }
   return submit(self, fence(self->home->endpoint, *old->peer, deadline_or_default(deadline_ms)),
                 {});
+}
+
+OpHandle notify(const Connection& self, const nb::bytes& bytes,
+                std::optional<std::int64_t> deadline_ms) {
+  const std::span<const std::uint8_t> what(reinterpret_cast<const std::uint8_t*>(bytes.c_str()),
+                                           bytes.size());
+  return submit(self, notify_peer(self->home->endpoint, what, deadline_or_default(deadline_ms)),
+                {});
+}
+
+nb::list take_notifications(EndpointHandle& self, std::size_t most) {
+  nb::list taken;
+  for (const NotificationBytes& one : self.endpoint.inbox().take(most)) {
+    taken.append(nb::bytes(one.data(), one.size()));
+  }
+  return taken;
 }
 
 // Waits for an op of the binding's own; throws when it did not end well.
@@ -348,6 +365,7 @@ nb::class_<ConnectionHandle> bind_connection(nb::module_& m) {
            })
       .def("ping", ping, "deadline_ms"_a = nb::none())
       .def("fence", fence_connection, "old"_a, "deadline_ms"_a = nb::none())
+      .def("notify", notify, "message"_a, "deadline_ms"_a = nb::none())
       .def("read_raw", raw_transfer<&read_raw>, "region"_a, "remote_offsets"_a, "lengths"_a,
            "buffer"_a, "offsets"_a, "deadline_ms"_a = nb::none(), "checksum"_a = true)
       .def("write_raw", raw_transfer<&write_raw>, "region"_a, "remote_offsets"_a, "lengths"_a,
@@ -411,6 +429,9 @@ void bind_endpoint(nb::module_& m) {
              self.sweep();
              return self.endpoint.completions().drain();
            })
+      .def_prop_ro("notification_fd",
+                   [](EndpointHandle& self) { return self.endpoint.inbox().fd(); })
+      .def("notifications", take_notifications, "most"_a)
       .def("stats", stats)
       .def("close", [](EndpointHandle& self) {
         {

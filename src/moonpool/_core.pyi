@@ -762,6 +762,9 @@ class Connection:
     def fence(self, old: Connection, deadline_ms: int | None = None) -> Op:
         """Make the peer end `old`, lost or not: once this is DONE nothing sent over it is applied
         any more. ValueError for this very connection."""
+    def notify(self, message: bytes, deadline_ms: int | None = None) -> Op:
+        """For the peer's `Endpoint.notifications`: status BUSY when it has too many, REFUSED when
+        it takes none. ValueError beyond 8 KiB."""
     def read_raw(
         self,
         region: int,
@@ -883,8 +886,9 @@ class Endpoint:
     `epoch` names this process (0 draws one). `token` must be the same on both ends; without one
     only loopback is served. Options, each a limit: frame_blocks_max, frame_meta_bytes_max,
     frame_payload_bytes_max, connections_max, regions_max, segments_max, ops_max, replies_max and
-    claims_max (per connection), turn_bytes (per connection and turn), piece_bytes (checksummed at
-    a time), hello_ms, deadline_ms, deadline_max_ms, stall_ms. TypeError for another name.
+    claims_max (per connection), notifications_max (0: none is taken in), turn_bytes (per
+    connection and turn), piece_bytes (checksummed at a time), hello_ms, deadline_ms,
+    deadline_max_ms, stall_ms. TypeError for another name.
     """
 
     def __init__(self, epoch: int = 0, token: bytes = b"", **options: int) -> None: ...
@@ -913,6 +917,11 @@ class Endpoint:
         """Serve a segment's objects. ValueError when it is attached already."""
     def detach(self, agent: SegmentAgent) -> None:
         """Raises KeyError. Afterwards no request uses the segment, and it can be closed."""
+    @property
+    def notification_fd(self) -> int:
+        """Readable while there are notifications, and after `close`."""
+    def notifications(self, most: int) -> list[bytes]:
+        """The oldest that peers have sent, in the order of arrival; each is given once."""
     def stats(self) -> dict[str, int]: ...
     def close(self) -> None:
         """End every op (FAILED) and connection and join the thread. Again: nothing happens."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from moonpool.core.errors import Unreachable
 from moonpool.transfer.engine import Engine
@@ -27,8 +27,14 @@ BIG_BYTES, BIG_SEED = 16 << 20, 9
 
 
 def main(folder: str, port: int, *hosts: str) -> None:
-    token, nixl = os.environ.get("OWNER_TOKEN", ""), "OWNER_NIXL" in os.environ
-    with Engine(dir=folder, token=token, nixl=nixl) as engine:
+    settings: dict[str, Any] = {
+        "token": os.environ.get("OWNER_TOKEN", ""),
+        "nixl": "OWNER_NIXL" in os.environ,
+        "etcd": os.environ.get("OWNER_ETCD", ""),
+        "name": os.environ.get("OWNER_NAME", ""),
+        "name_ttl_s": 1,
+    }
+    with Engine(dir=folder, **settings) as engine:
         kv = engine.allocate(KV_BYTES, "kv")
         kv.array[:] = stamped(KV_BYTES, KV_SEED)
         kv.blocks(BLOCK, name="kv-blocks")

@@ -71,11 +71,14 @@ class Proxy:
             assert not thread.is_alive()
         self._listener.close()
 
+    def _is_cut(self) -> bool:
+        return self._dead
+
     def _accept(self) -> None:
         while True:
             try:
                 near, _ = self._listener.accept()
-                if self._dead:
+                if self._is_cut():
                     raise ConnectionError
                 far = socket.create_connection((self._target.host, self._target.port))
             except ConnectionError:
@@ -86,7 +89,7 @@ class Proxy:
                     return
                 raise
             with self._lock:
-                late = self._dead  # cut while this one was being made
+                late = self._is_cut()  # cut while this one was being made
                 if not late:
                     self._sockets |= {near, far}
             if late:

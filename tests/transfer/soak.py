@@ -127,6 +127,7 @@ class Soak:
             "deadline": draw.choice((0.002, 0.02, 0.5, 5.0, 5.0, 5.0)),
             "priority": draw.choice((0, 0, 0, 1, -1)),
             "checksum": draw.random() < 0.8,
+            "notify": draw.choice((None, None, b"slot %d" % at)),
         }
         try:
             far = self._far()

@@ -1,4 +1,4 @@
-"""The soak: 10 s here, ten minutes in `make soak`, or as long as SOAK_S says. Prints its seed;
+"""The soak: 60 s here, ten minutes in `make soak`, or as long as SOAK_S says. Prints its seed;
 SOAK_SEED draws the same again.
 """
 
@@ -15,7 +15,7 @@ from tests.transfer.owner import wait_until
 from tests.transfer.rails.soak import soak_simulated
 from tests.transfer.soak import Soak
 
-SECONDS = float(os.environ.get("SOAK_S", "10"))
+SECONDS = float(os.environ.get("SOAK_S", "60"))
 
 
 def seed() -> int:

@@ -1,10 +1,11 @@
 """Tensors: those of the CPU without a copy, those of a device in the order of its stream."""
 
+import contextlib
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -168,6 +169,79 @@ def test_what_does_not_fit() -> None:
             staging.write(np.zeros(101, np.uint8), far, (0, 101), stream=stream)
         with pytest.raises(BadInput, match="has 50 bytes and the blocks 60"):
             staging.write(np.zeros(50, np.uint8), far, (0, 60), stream=stream)
+
+
+def test_torch_streams_and_events() -> None:
+    """The code that drives CUDA, over streams that are late: torch's tensors, whose copies a
+    stream does when its gate is open, and its events."""
+    torch: Any = pytest.importorskip("torch")
+    standing, current = SlowStream(), SlowStream()
+
+    class Late(torch.Tensor):  # type: ignore[misc]
+        """What is copied from or to it is enqueued."""
+
+        @classmethod
+        def __torch_function__(
+            cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if function is not torch.Tensor.copy_:
+                return super().__torch_function__(function, types, args, kwargs or {})
+            to, source = (one.as_subclass(torch.Tensor) for one in args[:2])
+            runtime.inside.add(lambda: to.copy_(source))
+            return args[0]
+
+    class Streams:
+        """The part of torch.cuda that staging uses."""
+
+        inside = current
+
+        class Event(Moment):
+            def record(self, stream: SlowStream) -> None:
+                stream.add(self.passed.set)
+
+        @contextlib.contextmanager
+        def stream(self, stream: SlowStream) -> Iterator[None]:
+            before, self.inside = self.inside, stream
+            try:
+                yield
+            finally:
+                self.inside = before
+
+        def current_stream(self, device: Any) -> SlowStream:
+            return current
+
+    class Device(TorchCuda):
+        def pinned(self, nbytes: int) -> Any:
+            return torch.zeros(nbytes, dtype=torch.uint8)
+
+    runtime = Streams()
+    want = stamped(NBYTES)
+    plain = torch.zeros(NBYTES // 2, dtype=torch.bfloat16)
+    tensor = plain.as_subclass(Late)
+    with Engine() as engine, Staging(engine, NBYTES, Device(runtime)) as staging:
+        far = engine.allocate(NBYTES)
+        fill = torch.from_numpy(want.copy()).view(torch.bfloat16)
+        current.add(lambda: plain.copy_(fill))
+        threading.Timer(0.05, current.gate.set).start()
+        assert staging.write(tensor, far, None).check().ok
+        assert np.array_equal(far.array, want)
+        far.array[:] = want[::-1]
+        # Into the tensor by another stream, which stands still: not a byte of it.
+        with pytest.raises(DeadlineExceeded):
+            staging.read(tensor, far, None, stream=standing, deadline=0.02)
+        assert np.array_equal(plain.view(torch.uint8).numpy(), want)
+        standing.gate.set()
+        assert staging.read(tensor, far, None, stream=standing).check().ok
+        assert np.array_equal(plain.view(torch.uint8).numpy(), want[::-1])
+        # A copy of it would be filled, and thrown away.
+        square = torch.zeros(64, 128, dtype=torch.uint8).as_subclass(Late)
+        with pytest.raises(BadInput, match="not contiguous"):
+            staging.read(square.t(), far, (0, 8192))
+        with pytest.raises(BadInput, match="no tensor"):
+            staging.write([1, 2], far, (0, 2))
+        # By DLPack, from somebody else's memory.
+        assert staging.write(stamped(64, 5), far, (0, 64)).check().ok
+        assert np.array_equal(far.array[:64], stamped(64, 5))
 
 
 def test_cuda() -> None:

@@ -180,6 +180,14 @@ class TransferConfig(Section, frozen=True, kw_only=True):
         int,
         setting("Ops that may wait for the worker or for a reconnect.", minimum=1, maximum=65_536),
     ] = 1024
+    notifications_max: Annotated[
+        int,
+        setting(
+            "Notifications of peers that may wait to be taken; 0: none is taken in.",
+            minimum=0,
+            maximum=65_536,
+        ),
+    ] = 1024
     stripe_bytes: Annotated[
         int,
         setting(
@@ -233,6 +241,19 @@ class TransferConfig(Section, frozen=True, kw_only=True):
     rail_forbid: Annotated[
         str, setting("Interfaces, hosts or addresses that may not, separated by commas.")
     ] = ""
+    etcd: Annotated[
+        str,
+        setting("Directory of engines, as etcd://HOST:PORT/PREFIX; empty: peers by address only."),
+    ] = ""
+    name: Annotated[
+        str, setting("Name of this engine in the directory; empty: it is not announced.")
+    ] = ""
+    name_ttl_s: Annotated[
+        int,
+        setting(
+            "An engine that died leaves the directory after it.", unit="s", minimum=1, maximum=3600
+        ),
+    ] = 5
 
     @property
     def directory(self) -> Path:
@@ -240,6 +261,8 @@ class TransferConfig(Section, frozen=True, kw_only=True):
         return _directory(self.dir)
 
     def check(self) -> None:
+        if self.name and not self.etcd:
+            raise BadConfig("transfer.name is for a directory: set transfer.etcd, too")
         if self.rail_policy not in RAIL_POLICIES:
             hint = did_you_mean(self.rail_policy, RAIL_POLICIES)
             raise BadConfig(

@@ -7,12 +7,15 @@ arrays over declared layouts, or as raw ranges; an `Op` reports each block. Impo
 from moonpool.transfer.base import Blocks, BlockStatus, OpResult, OpState, Transfer, Transport
 from moonpool.transfer.cost import CostClass
 from moonpool.transfer.dax import MappedSegment, map_segment
+from moonpool.transfer.directory import EngineEntry, EtcdDirectory
 from moonpool.transfer.engine import Engine
 from moonpool.transfer.explain import Choice
 from moonpool.transfer.file_segment import FileSegment
 from moonpool.transfer.flush import FileSync, FlushHook, LineFlush
+from moonpool.transfer.inbox import Inbox
 from moonpool.transfer.layout import Layout
 from moonpool.transfer.local import LocalTransport
+from moonpool.transfer.notification import Notification
 from moonpool.transfer.op import Op
 from moonpool.transfer.peer import Peer
 from moonpool.transfer.prepared import Prepared
@@ -29,14 +32,18 @@ __all__ = [
     "Choice",
     "CostClass",
     "Engine",
+    "EngineEntry",
+    "EtcdDirectory",
     "FileSegment",
     "FileSync",
     "FlushHook",
+    "Inbox",
     "Layout",
     "LineFlush",
     "LocalTransport",
     "Location",
     "MappedSegment",
+    "Notification",
     "Op",
     "OpResult",
     "OpState",

@@ -107,7 +107,8 @@ class Transfer(NamedTuple):
     u64[n], in bytes, contiguous and inside both; `nbytes` sums the lengths. `deadline_s` is a
     moment on the engine's monotonic clock. Transports that let ops wait take the higher `priority`
     first, then the earlier deadline. With `reuse` it is one of many posts of the same lists: of
-    all, or of those at `positions`.
+    all, or of those at `positions`. `notify` is what the engine tells the peer afterwards; to
+    transports it means nothing.
     """
 
     kind: str  # "read" or "write"
@@ -122,6 +123,7 @@ class Transfer(NamedTuple):
     priority: int = 0
     reuse: Reuse | None = None
     positions: NDArray[np.intp] | None = None
+    notify: bytes | None = None
 
 
 class OpResult(NamedTuple):

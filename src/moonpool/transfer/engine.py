@@ -1,45 +1,40 @@
 """The engine: this process's registered memory, its peers, and transfers between the two."""
 
 import itertools
-import math
 import os
 import secrets
 import threading
-import weakref
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from moonpool import _core
 from moonpool.core.address import Address, parse_address
-from moonpool.core.errors import (
-    BadInput,
-    Closed,
-    MoonpoolError,
-    TransferError,
-    Unreachable,
-    did_you_mean,
-)
+from moonpool.core.errors import BadInput, Closed, did_you_mean
 from moonpool.core.open_door import refuse_open_door
 from moonpool.core.sections import TransferConfig
-from moonpool.transfer.base import OpState, Transfer, Transport
+from moonpool.transfer.announcer import Announcer
+from moonpool.transfer.base import Transfer, Transport
 from moonpool.transfer.copying import CopyRunner
-from moonpool.transfer.dispatch import configured, dispatch, policy_of
+from moonpool.transfer.directory import EngineEntry, EtcdDirectory, check_engine_name
+from moonpool.transfer.dispatch import configured, policy_of
 from moonpool.transfer.explain import TRANSPORTS, Choice, explain
 from moonpool.transfer.file_segment import FileSegment
+from moonpool.transfer.inbox import Inbox
 from moonpool.transfer.keeper import Keeper
-from moonpool.transfer.link import Link
 from moonpool.transfer.local import LocalTransport
 from moonpool.transfer.native_errors import NATIVE_ERRORS, translated
 from moonpool.transfer.nixl import open_nixl
+from moonpool.transfer.notification import checked_message
+from moonpool.transfer.notifying import Notifier
 from moonpool.transfer.op import Op, Tally
 from moonpool.transfer.own_segments import OwnSegments
 from moonpool.transfer.peer import Peer
+from moonpool.transfer.peer_calls import ENGINES, PeerCalls
 from moonpool.transfer.peer_rails import rail_limits
 from moonpool.transfer.prepared import Prepared
 from moonpool.transfer.rail_runner import RailRunner
 from moonpool.transfer.registry import Registry
-from moonpool.transfer.relay import RelayedOp
 from moonpool.transfer.request import (
     LocalTarget,
     Target,
@@ -51,15 +46,11 @@ from moonpool.transfer.segment import Segment
 from moonpool.transfer.shm import ShmTransport
 from moonpool.transfer.tcp import CompletionPump, TcpTransport
 
-# The engines of this process by epoch: a peer found here is reached by memcpy.
-_ENGINES: "weakref.WeakValueDictionary[int, Engine]" = weakref.WeakValueDictionary()
-
-
 # How long a connect waits for rails beside the first one; they may come later, too.
 _DIAL_S = 0.25
 
 
-class Engine(OwnSegments):
+class Engine(OwnSegments, PeerCalls):
     """Registers memory, connects to peers, moves blocks. Thread-safe; a context manager: one that
     has peers lives, with its threads, until it is closed.
 
@@ -77,7 +68,13 @@ class Engine(OwnSegments):
         self.address = ""
         self.addresses: list[str] = []
         self._deadline_s = self.config.deadline_ms / 1000
-        self._endpoint = _core.Endpoint(self.epoch, self.config.token.encode())
+        self._endpoint = _core.Endpoint(
+            self.epoch,
+            self.config.token.encode(),
+            notifications_max=self.config.notifications_max,
+        )
+        self.inbox = Inbox(self._endpoint)
+        self._notifier = Notifier(self)
         self.nixl = open_nixl(self.config, self._endpoint) if self.config.nixl else None
         self._registry = Registry(self._endpoint, self.nixl.offering if self.nixl else None)
         self._lock = threading.RLock()
@@ -91,6 +88,11 @@ class Engine(OwnSegments):
         self.rail_policy = policy_of(self.config)
         self._keeper = Keeper(self)
         self._lives = itertools.count()
+        self.directory = EtcdDirectory(self.config.etcd) if self.config.etcd else None
+        self._announcer: Announcer | None = None
+        if self.directory is not None and self.config.name:
+            check_engine_name(self.config.name)
+            self._announcer = Announcer(self.directory, self._entry, self.config.name_ttl_s)
         copies = CopyRunner(self.config.inline_bytes, self.queue_ops_max)
         self._transports: dict[str, Transport] = {
             "local": LocalTransport(copies),
@@ -99,7 +101,7 @@ class Engine(OwnSegments):
         }
         if self.nixl is not None:
             self._transports["nixl"] = self.nixl
-        _ENGINES[self.epoch] = self
+        ENGINES[self.epoch] = self
 
     def allocate(
         self, nbytes: int, name: str = "", *, shared: bool = True, writable: bool = True
@@ -127,8 +129,8 @@ class Engine(OwnSegments):
 
         Port 0 takes any free one. Beyond loopback a token is needed. Called again it listens on one
         more host: peers are told all `addresses`, and take each for a rail; `address` is the first.
-        Raises BadConfig, BadInput for a host that it listens on already, Unreachable when the port
-        is taken.
+        With a `name` it is announced in the directory from then on. Raises BadConfig, BadInput for
+        a host that it listens on already, Unreachable when the port is taken, or etcd out of reach.
         """
         self._require_open()
         if not isinstance(port, int) or not 0 <= port <= 65535:
@@ -148,22 +150,27 @@ class Engine(OwnSegments):
             self.addresses.append(bound_to)
             self.address = self.address or bound_to
             self._registry.announce(self.addresses)
-            return bound_to
+        if self._announcer is not None:
+            self._announcer.announce()
+        return bound_to
 
     def connect(
         self, address: str, timeout: float | None = None, rails: Sequence[str] | None = None
     ) -> Peer:
-        """A peer at "host:port" or "unix:/path", after the hello.
+        """A peer at "host:port" or "unix:/path", or by its name in the directory, after the hello.
 
         `rails` are more addresses of the same process; by default those that it announces. One
         that does not answer is tried again in the background. Raises Unreachable,
         DeadlineExceeded after `timeout` seconds, Refused (wrong token), ProtocolMismatch.
         """
         self._require_open()
-        for one in (address, *(rails or ())):
+        named = self.directory is not None and ":" not in address
+        for one in (*(() if named else (address,)), *(rails or ())):
             parse_address(one)
         timeout_s = self.connect_timeout_s if timeout is None else checked_deadline(timeout)
-        peer = Peer(self, address, self.open_link(address, timeout_s), rails)
+        name = check_engine_name(address) if named else ""
+        link = self.open_named(name, timeout_s) if name else self.open_link(address, timeout_s)
+        peer = Peer(self, link.address, link, rails, name)
         with self._lock:
             self._peers.append(peer)
         peer.rails.dial_all(min(_DIAL_S, timeout_s))
@@ -181,6 +188,7 @@ class Engine(OwnSegments):
         checksum: bool | None = None,
         transport: str | None = None,
         priority: int = 0,
+        notify: bytes | None = None,
     ) -> Op:
         """Copies blocks of `src` (a peer's, or this process's) into `dst`; returns at once.
 
@@ -188,10 +196,11 @@ class Engine(OwnSegments):
         they are (offsets, lengths). Block i of `src_ids` goes to block i of `dst_ids`; they must be
         equally long. Destination blocks must not overlap. `deadline` in seconds, default 5;
         `transport` allows only that one. What waits for a peer goes by the higher `priority`, then
-        by the earlier deadline. Raises BadInput before anything is sent; what the world
-        does (dead peer, lost bytes) is in the op.
+        by the earlier deadline. With `notify` the op is DONE only when the peer has that message,
+        after the data, in its `inbox`; it is told of other ends as well as it goes. Raises BadInput
+        before anything is sent; what the world does (dead peer, lost bytes) is in the op.
         """
-        how = (deadline, checksum, transport, priority)
+        how = (deadline, checksum, transport, priority, notify)
         return self._submit("read", dst, dst_ids, src, src_ids, *how)
 
     def write(
@@ -205,13 +214,14 @@ class Engine(OwnSegments):
         checksum: bool | None = None,
         transport: str | None = None,
         priority: int = 0,
+        notify: bytes | None = None,
     ) -> Op:
         """Copies blocks of our `src` into `dst` of a peer; otherwise as read().
 
         DONE means that the bytes stand in the peer's memory. After any other end the destination
         blocks whose status is not OK may hold old, new or mixed bytes.
         """
-        how = (deadline, checksum, transport, priority)
+        how = (deadline, checksum, transport, priority, notify)
         return self._submit("write", src, src_ids, dst, dst_ids, *how)
 
     def prepare(
@@ -231,7 +241,7 @@ class Engine(OwnSegments):
         write() do it each time; `local` is our end. Raises BadInput."""
         if kind not in ("read", "write"):
             raise BadInput(f"a transfer is a 'read' or a 'write', not {kind!r}")
-        how = (deadline, checksum, transport, priority)
+        how = (deadline, checksum, transport, priority, None)
         transfer, deadline_s = self._checked(kind, local, local_ids, remote, remote_ids, *how)
         return Prepared(self, transfer, transport, deadline_s)
 
@@ -278,6 +288,8 @@ class Engine(OwnSegments):
             self.closed = True
             peers = list(self._peers)
         self._keeper.close()
+        if self._announcer is not None:
+            self._announcer.close()
         for peer in peers:
             peer.close()
         self._registry.close()
@@ -304,58 +316,12 @@ class Engine(OwnSegments):
         where = self.address or "not listening"
         return f"<Engine {self.epoch:016x}, {where}, {len(self._registry.segments)} segments>"
 
-    def open_link(self, address: str, timeout_s: float) -> Link:
-        """For peers: a fresh connection. Raises TransferError."""
-        self._require_open()
-        return Link(self._endpoint, address, timeout_s, self.config.shared_memory)
-
-    def dial(self, address: str, timeout_s: float) -> _core.Connection:
-        """For rails and heartbeats: a bare connection. Raises TransferError."""
-        try:
-            return self._endpoint.connect(address, math.ceil(timeout_s * 1000))
-        except NATIVE_ERRORS as error:
-            raise translated(error, f"cannot connect to {address}") from None
-
-    def life_name(self) -> str:
-        """For peers: a name that no other life of a peer has."""
-        return f"life-{next(self._lives)}"
-
-    def lives_here(self, epoch: int) -> bool:
-        """For peers: the engine with this epoch is one of this process."""
-        return epoch in _ENGINES
-
-    def shared_with(self, epoch: int) -> dict[int, Segment]:
-        """For peers: the visible segments, by region, of the engine with this epoch if it lives in
-        this process; the dict changes as that engine's segments do."""
-        engine = _ENGINES.get(epoch)
-        return {} if engine is None else engine._registry.regions
-
     def forget(self, peer: Peer) -> None:
         """For peers: one was closed."""
         with self._lock:
             if peer in self._peers:
                 self._peers.remove(peer)
         self._keeper.forget(peer)
-
-    def post(self, transfer: Transfer, via: str | None) -> Op:
-        """For prepared transfers: begins one that was checked."""
-        self._require_open()
-        op = dispatch(self._transports, transfer, via)
-        op.count_in(self._tally)
-        if not op.last_state.terminal:
-            transfer.local.hold(op)
-            # A file holds its ops itself, before its descriptor could be closed under them.
-            if isinstance(transfer.remote, Segment):
-                transfer.remote.hold(op)
-        return op
-
-    def relay(self, op: RelayedOp, via: str | None, error: MoonpoolError | None) -> None:
-        """For peers: the connection `op` waited for is there, or cannot be had."""
-        if error is not None:
-            typed = error if isinstance(error, TransferError) else Unreachable(str(error))
-            op.settle(OpState.FAILED, error=typed, only_from=OpState.QUEUED)
-        elif op.post():
-            op.relay(dispatch(self._transports, op.transfer, via, again=True))
 
     def _submit(self, *what: Any) -> Op:
         transfer, _ = self._checked(*what)
@@ -372,6 +338,7 @@ class Engine(OwnSegments):
         checksum: bool | None,
         via: str | None,
         priority: int,
+        notify: bytes | None,
     ) -> tuple[Transfer, float]:
         self._require_open()
         if via is not None and via not in TRANSPORTS:
@@ -383,7 +350,18 @@ class Engine(OwnSegments):
         )
         if priority:
             transfer = transfer._replace(priority=checked_priority(priority))
+        if notify is not None:
+            transfer = transfer._replace(notify=checked_message(notify, transfer.remote))
         return transfer, deadline_s
+
+    def _entry(self) -> EngineEntry:
+        segments = {name: one.nbytes for name, one in self.segments.items()}
+        return EngineEntry(
+            name=self.config.name,
+            epoch=self.epoch,
+            addresses=list(self._registry.addresses),
+            segments=segments,
+        )
 
     def _listen_unix(self) -> str:
         folder = self.config.directory

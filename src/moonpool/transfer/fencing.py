@@ -57,26 +57,35 @@ class Fences:
             # The last fence was answered since the caller looked: nobody would begin it.
             return start()
         op = RelayedOp(transfer)
-        missing = len(olds)
         with self._lock:
             self._waiting.append(op)
 
         def fenced(quiet: bool) -> None:
-            nonlocal missing
             with self._lock:
-                missing -= 1
-                last = missing == 0
-                if last:
-                    self._waiting.remove(op)
+                self._waiting.remove(op)
             if not quiet:
                 text = "an earlier write may still be applied, and no connection is left to end it"
                 op.settle(OpState.FAILED, error=Unreachable(text), only_from=OpState.QUEUED)
-            elif last and op.post():
+            elif op.post():
                 op.relay(start())
+
+        self.all_quiet(olds, fenced)
+        return op
+
+    def all_quiet(self, olds: Collection[_core.Connection], then: Callable[[bool], None]) -> None:
+        """`then(True)` once nothing sent over any of `olds`, one at least, can be applied any more;
+        `then(False)` if that cannot be made sure of."""
+        verdicts = list[bool]()
+
+        def fenced(quiet: bool) -> None:
+            with self._lock:
+                verdicts.append(quiet)
+                last = len(verdicts) == len(olds)
+            if last:
+                then(all(verdicts))
 
         for old in olds:
             self.fence(old, fenced)
-        return op
 
     def expire(self, now_s: float) -> None:
         """Ends writes that waited for fences up to their deadline."""

@@ -29,10 +29,13 @@ class FileOp(Op):
         self._job: _core.FileJob | None = None
         self._pump = pump
 
-    def posted(self, job: _core.FileJob) -> None:
-        """From here on the native job decides."""
+    def posted(self, job: _core.FileJob) -> bool:
+        """From here on the native job decides; False when it has ended already."""
         self._job = job
-        self.post()
+        if job.terminal:
+            self._poll()
+            return False
+        return self.post()
 
     def wait(self, timeout: float | None = None) -> bool:
         if not self.done() and self._job is not None:
@@ -120,8 +123,8 @@ class FileTransport:
                     transfer.checksum,
                     not remote.direct and transfer.nbytes <= self._inline_bytes,
                 )
-                op.posted(job)
-                remote.hold(op)
+                if op.posted(job):
+                    remote.hold(op)
         except (IndexError, ValueError, BufferError) as error:
             op.settle(OpState.FAILED, error=TransferError(f"{transfer.kind} over file: {error}"))
         except Closed as error:

@@ -38,12 +38,19 @@ class Peer:
 
     A lost connection is made again by the next op (which waits for it as QUEUED) or by refresh().
     When another process answers then, `epoch` changes and old descriptors fail with PeerRestarted.
+    One with a `name` is looked up again in the directory first: it may answer at another address.
     """
 
     def __init__(
-        self, engine: "Engine", address: str, link: Link, addresses: Sequence[str] | None = None
+        self,
+        engine: "Engine",
+        address: str,
+        link: Link,
+        addresses: Sequence[str] | None = None,
+        name: str = "",
     ) -> None:
         self.address = address
+        self.name = name
         self.closed = False
         self._addresses = addresses
         self._engine = engine
@@ -183,7 +190,7 @@ class Peer:
             self._link.refresh(timeout, self.connection)
             self._install(self._link)
         else:
-            self._install(self._engine.open_link(self.address, timeout))
+            self._install(self._open(timeout))
 
     def map(self, target: "RemoteSegment | Layout | str", which: Any = None) -> View:
         """A read-only view of one block (an id in a layout), of one (offset, length) of a segment,
@@ -293,7 +300,7 @@ class Peer:
                 due_s = min((op.transfer.deadline_s for op, _ in self._waiting), default=give_up_s)
             left_s = min(give_up_s, due_s) - time.monotonic()
             try:
-                link = self._engine.open_link(self.address, max(0.001, left_s))
+                link = self._open(max(0.001, left_s))
             except DeadlineExceeded as late:
                 error = late if time.monotonic() >= give_up_s else None
                 self._expire_waiting()
@@ -307,6 +314,12 @@ class Peer:
             self._reviver = None
         for op, via in waiting:
             self._engine.relay(op, via, error)
+
+    def _open(self, timeout_s: float) -> Link:
+        # A name may lead elsewhere than last time.
+        if self.name:
+            return self._engine.open_named(self.name, timeout_s)
+        return self._engine.open_link(self.address, timeout_s)
 
     def _expire_waiting(self) -> None:
         now_s = time.monotonic()
@@ -326,6 +339,8 @@ class Peer:
             self._link = link
             rails = self.rails
             if rails.epoch != link.epoch:
+                self.address = link.address
+                self.hung, self._silent = "", frozenset()
                 self.rails = self._rails_over(link)
             self._own = self._engine.shared_with(link.epoch)
             kept = self._segments if old.epoch == link.epoch else {}

@@ -123,7 +123,7 @@ class PeerRails:
         self._runner = engine.runner
         self._transports = [RailTransport(self, line) for line in self.lines]
         self._known: set[str] = set()
-        self.fences = Fences(engine.pump, self._ways)
+        self.fences = Fences(engine.pump, self.ways)
         self._lock = threading.Lock()
         self._settled = threading.Condition(self._lock)
         self._closed = False
@@ -226,6 +226,12 @@ class PeerRails:
         self.unanswered(op.connection)
         return self.submit(op.transfer)
 
+    def ways(self) -> list[_core.Connection]:
+        """Connections to this life of the peer, whatever they are for."""
+        ways = [*(line.connection for line in self.lines), *self._spare()]
+        alive = [way for way in ways if way is not None and way.alive]
+        return [way for way in alive if way.peer_epoch == self.epoch]
+
     def views(self) -> dict[str, RailView]:
         """What the scheduler knows of each rail, by address."""
         views = self._runner.striper.views()
@@ -257,12 +263,6 @@ class PeerRails:
         for connection in connections:
             if connection is not None:
                 connection.close()
-
-    def _ways(self) -> list[_core.Connection]:
-        """Connections to this life of the peer, whatever they are for."""
-        ways = [*(line.connection for line in self.lines), *self._spare()]
-        alive = [way for way in ways if way is not None and way.alive]
-        return [way for way in alive if way.peer_epoch == self.epoch]
 
     def _ranks_of(self, transfer: Transfer) -> dict[str, int] | None:
         near, far = transfer.local.location.numa_node, transfer.remote.location.numa_node

@@ -9,6 +9,7 @@ import numpy as np
 from moonpool.core.errors import BadInput
 from moonpool.transfer.base import Reuse, Transfer
 from moonpool.transfer.layout import integers
+from moonpool.transfer.notification import checked_message
 from moonpool.transfer.op import Op
 from moonpool.transfer.request import checked_deadline, require_open
 
@@ -34,9 +35,11 @@ class Prepared:
         self._lock = threading.Lock()
         self._last: Op | None = None
 
-    def post(self, which: Any = None, *, deadline: float | None = None) -> Op:
+    def post(
+        self, which: Any = None, *, deadline: float | None = None, notify: bytes | None = None
+    ) -> Op:
         """Begins it, or only the blocks at the positions `which` of its lists; `deadline` in
-        seconds, by default the one it was prepared with.
+        seconds, by default the one it was prepared with; `notify` as for read() and write().
 
         Raises BadInput while the op posted before has not ended, for positions that it does not
         have or that come twice; Closed when an end was closed.
@@ -46,6 +49,8 @@ class Prepared:
         require_open(transfer.local, transfer.remote)
         if which is not None:
             transfer = self._part(which)
+        if notify is not None:
+            transfer = transfer._replace(notify=checked_message(notify, transfer.remote))
         with self._lock:
             if self._last is not None and not self._last.done():
                 raise BadInput(f"{self._last!r} runs still; wait for it before the next post()")

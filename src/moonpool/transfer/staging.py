@@ -51,17 +51,22 @@ class Device(Protocol):
 
 
 class TorchCuda:
-    """CUDA through torch, which whoever has such a tensor has loaded."""
+    """CUDA through torch, which whoever has such a tensor has loaded; tensors of others come in by
+    DLPack. `runtime` is a module with the streams and events of torch.cuda: torch.xpu, say."""
 
-    def __init__(self) -> None:
+    def __init__(self, runtime: Any = None) -> None:
         self._torch: Any = sys.modules.get("torch")
         if self._torch is None:
             raise MissingExtra("staging of CUDA tensors is by torch: import torch first")
+        self._runtime = self._torch.cuda if runtime is None else runtime
 
     def pinned(self, nbytes: int) -> Any:
         return self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True)
 
     def nbytes(self, tensor: Any) -> int:
+        tensor = self._tensor(tensor)
+        if not tensor.is_contiguous():
+            raise BadInput(f"tensor of shape {tuple(tensor.shape)} is not contiguous")
         return int(tensor.nbytes)
 
     def to_host(self, tensor: Any, host: Any, offset: int, stream: Any) -> Event:
@@ -71,14 +76,21 @@ class TorchCuda:
         return self._copy(tensor, stream, lambda raw, part: raw.copy_(part, True), host, offset)
 
     def _copy(self, tensor: Any, stream: Any, copy: Any, host: Any, offset: int) -> Event:
-        cuda = self._torch.cuda
-        stream = cuda.current_stream(tensor.device) if stream is None else stream
+        runtime, tensor = self._runtime, self._tensor(tensor)
+        stream = runtime.current_stream(tensor.device) if stream is None else stream
         raw = tensor.detach().reshape(-1).view(self._torch.uint8)
-        with cuda.stream(stream):
+        with runtime.stream(stream):
             copy(raw, host[offset : offset + raw.numel()])
-            event: Event = cuda.Event()
+            event: Event = runtime.Event()
             event.record(stream)  # type: ignore[attr-defined]
         return event
+
+    def _tensor(self, tensor: Any) -> Any:
+        if isinstance(tensor, self._torch.Tensor):
+            return tensor
+        if not hasattr(tensor, "__dlpack__"):
+            raise BadInput(f"a {type(tensor).__name__} is no tensor: neither torch's nor DLPack's")
+        return self._torch.from_dlpack(tensor)
 
 
 class Staging:
