@@ -1,15 +1,18 @@
 """Time to first token of real vLLM engines on a long prefix: computed, loaded, or vLLM's own hit.
 
-    .venv-engines/bin/python -m bench.vllm_ttft [--rounds N] [--tokens N] [--only SUBJECT ...]
+    .venv-engines/bin/python -m bench.vllm_ttft [--rounds N] [--pairs N] [--only SUBJECT ...]
 
 One engine for each connector, all of one model (SmolLM2-135M, see below) and up at the same time;
-each round goes once through all of them with a prompt that none has seen:
+each round brings a prompt that none has seen and begins with another engine:
 
     miss    nobody has it; the connector stores it
     local   once more: vLLM's own prefix cache
     pool    after vLLM forgot its cache: through the connector
 
-Rows as of the other benches, on stdout, with `ratio`: pool over local of the same engine. Rivals:
+The last two alternate, `--pairs` times a round, engine after engine.
+Rows as of the other benches, on stdout, with `ratio`: pool over local of the same engine, and
+`more_us`:
+the median of what a try from the pool took more than the local one right before it. Rivals:
 `mooncake` (MooncakeStoreConnector, over TCP) and `lmcache` (LMCacheMPConnector). They need
 
     pip install --no-deps lmcache==0.5.6 aiofile caio sortedcontainers aiofiles \\
@@ -48,6 +51,7 @@ BLOCK = 32
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.vllm_ttft")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--pairs", type=int, default=5, help="local and pool tries a round (5)")
     parser.add_argument("--tokens", type=int, default=2000)
     parser.add_argument("--only", nargs="*", default=list(SUBJECTS), choices=list(SUBJECTS))
     parser.add_argument("--wait-for", type=Path, help="begin to measure when this file is there")
@@ -65,33 +69,42 @@ def main() -> None:
             print("warm", file=sys.stderr, flush=True)
             while arguments.wait_for and not arguments.wait_for.exists():
                 time.sleep(0.1)
-            for row in rows(engines, arguments.rounds, arguments.tokens):
+            for row in rows(engines, arguments.rounds, arguments.pairs, arguments.tokens):
                 print(json.dumps(row), flush=True)
 
 
 def warm_up(engines: dict[str, EngineProcess], tokens: int) -> None:
     for name, engine in engines.items():
-        once(name, engine, random_prompt(random.Random(name), tokens))
+        prompt = random_prompt(random.Random(name), tokens)
+        engine.generate(prompt, max_tokens=1)
+        pair(engine, prompt)
 
 
 def rows(
-    engines: dict[str, EngineProcess], rounds: int, tokens: int
+    engines: dict[str, EngineProcess], rounds: int, pairs: int, tokens: int
 ) -> Iterator[dict[str, object]]:
     taken: dict[tuple[str, str], list[float]] = {}
     right = dict.fromkeys(engines, True)
+    names = list(engines)
     for number in range(rounds):
         prompt = random_prompt(random.Random(number), tokens)
-        for name, engine in engines.items():
-            answers = once(name, engine, prompt)
-            for case in CASES:
-                taken.setdefault((name, case), []).append(answers[case]["ttft"])
-            hits = {case: answers[case]["cached"] for case in CASES}
-            whole = (tokens - 1) // BLOCK * BLOCK
-            right[name] &= hits["miss"] == 0 and hits["local"] == whole and hits["pool"] > 0
-            # Not with the miss: steps of other shapes round otherwise.
-            right[name] &= answers["pool"]["tokens"] == answers["local"]["tokens"]
+        order = names[number % len(names) :] + names[: number % len(names)]
+        for name in order:
+            miss = engines[name].generate(prompt, max_tokens=1)[0]
+            taken.setdefault((name, "miss"), []).append(miss["ttft"])
+            right[name] &= miss["cached"] == 0
+        time.sleep(STORED_S)
+        for _ in range(pairs):
+            for name in order:
+                local, pool = pair(engines[name], prompt)
+                taken.setdefault((name, "local"), []).append(local["ttft"])
+                taken.setdefault((name, "pool"), []).append(pool["ttft"])
+                right[name] &= local["cached"] == (tokens - 1) // BLOCK * BLOCK
+                # Not with the miss: steps of other shapes round otherwise.
+                right[name] &= pool["cached"] > 0 and pool["tokens"] == local["tokens"]
     for name, engine in engines.items():
-        local = statistics.median(taken[name, "local"])
+        local_s, pool_s = taken[name, "local"], taken[name, "pool"]
+        more = [pool - local for local, pool in zip(local_s, pool_s, strict=True)]
         for case in CASES:
             times = taken[name, case]
             middle = statistics.median(times)
@@ -100,23 +113,22 @@ def rows(
                 "case": case,
                 "subject": name,
                 "version": f"vllm {engine.version}",
-                "rounds": rounds,
+                "rounds": len(times),
                 "tokens": tokens,
                 "p50_us": round(middle * 1e6),
                 "min_us": round(min(times) * 1e6),
                 "max_us": round(max(times) * 1e6),
-                "ratio": round(middle / local, 2),
+                "ratio": round(middle / statistics.median(local_s), 3),
+                "more_us": round(statistics.median(more) * 1e6),
                 "ok": right[name],
             }
 
 
-def once(name: str, engine: EngineProcess, prompt: list[int]) -> dict[str, dict[str, Any]]:
-    answers = {"miss": engine.generate(prompt, max_tokens=1)[0]}
-    answers["local"] = engine.generate(prompt, max_tokens=1)[0]
-    time.sleep(STORED_S)
+def pair(engine: EngineProcess, prompt: list[int]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A try out of vLLM's own cache, and one through the connector, which leaves it there again."""
+    local = engine.generate(prompt, max_tokens=1)[0]
     engine.call("reset")
-    answers["pool"] = engine.generate(prompt, max_tokens=1)[0]
-    return answers
+    return local, engine.generate(prompt, max_tokens=1)[0]
 
 
 def random_prompt(draw: random.Random, tokens: int) -> list[int]:
