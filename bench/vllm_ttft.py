@@ -9,7 +9,8 @@ each round brings a prompt that none has seen and begins with another engine:
     local   once more: vLLM's own prefix cache
     pool    after vLLM forgot its cache: through the connector
 
-The last two alternate, `--pairs` times a round, engine after engine.
+The last two alternate, `--pairs` times a round, engine after engine. `vllm` has no connector and
+only the first two: what carrying one costs.
 Rows as of the other benches, on stdout, with `ratio`: pool over local of the same engine, and
 `more_us`:
 the median of what a try from the pool took more than the local one right before it. Rivals:
@@ -44,6 +45,7 @@ from moonpool.core.sections import MasterConfig, NodeConfig
 from moonpool.pool.cluster import Cluster
 
 CASES = ("miss", "local", "pool")
+ALONE = "vllm"
 STORED_S = 0.6  # the connector stores behind the answer's back
 BLOCK = 32
 
@@ -77,7 +79,7 @@ def warm_up(engines: dict[str, EngineProcess], tokens: int) -> None:
     for name, engine in engines.items():
         prompt = random_prompt(random.Random(name), tokens)
         engine.generate(prompt, max_tokens=1)
-        pair(engine, prompt)
+        pair(engine, prompt, name != ALONE)
 
 
 def rows(
@@ -87,6 +89,7 @@ def rows(
     right = dict.fromkeys(engines, True)
     names = list(engines)
     for number in range(rounds):
+        print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
         prompt = random_prompt(random.Random(number), tokens)
         order = names[number % len(names) :] + names[: number % len(names)]
         for name in order:
@@ -96,19 +99,18 @@ def rows(
         time.sleep(STORED_S)
         for _ in range(pairs):
             for name in order:
-                local, pool = pair(engines[name], prompt)
+                local, pool = pair(engines[name], prompt, name != ALONE)
                 taken.setdefault((name, "local"), []).append(local["ttft"])
-                taken.setdefault((name, "pool"), []).append(pool["ttft"])
                 right[name] &= local["cached"] == (tokens - 1) // BLOCK * BLOCK
-                # Not with the miss: steps of other shapes round otherwise.
-                right[name] &= pool["cached"] > 0 and pool["tokens"] == local["tokens"]
+                if pool is not None:
+                    taken.setdefault((name, "pool"), []).append(pool["ttft"])
+                    # Not with the miss: steps of other shapes round otherwise.
+                    right[name] &= pool["cached"] > 0 and pool["tokens"] == local["tokens"]
     for name, engine in engines.items():
-        local_s, pool_s = taken[name, "local"], taken[name, "pool"]
-        more = [pool - local for local, pool in zip(local_s, pool_s, strict=True)]
-        for case in CASES:
-            times = taken[name, case]
+        local_s = taken[name, "local"]
+        for case, times in ((case, taken[name, case]) for case in CASES if (name, case) in taken):
             middle = statistics.median(times)
-            yield {
+            row = {
                 "bench": "vllm_ttft",
                 "case": case,
                 "subject": name,
@@ -119,14 +121,21 @@ def rows(
                 "min_us": round(min(times) * 1e6),
                 "max_us": round(max(times) * 1e6),
                 "ratio": round(middle / statistics.median(local_s), 3),
-                "more_us": round(statistics.median(more) * 1e6),
                 "ok": right[name],
             }
+            if case == "pool":
+                more = [pool - local for local, pool in zip(local_s, times, strict=True)]
+                row["more_us"] = round(statistics.median(more) * 1e6)
+            yield row
 
 
-def pair(engine: EngineProcess, prompt: list[int]) -> tuple[dict[str, Any], dict[str, Any]]:
+def pair(
+    engine: EngineProcess, prompt: list[int], both: bool
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """A try out of vLLM's own cache, and one through the connector, which leaves it there again."""
     local = engine.generate(prompt, max_tokens=1)[0]
+    if not both:
+        return local, None
     engine.call("reset")
     return local, engine.generate(prompt, max_tokens=1)[0]
 
@@ -138,7 +147,13 @@ def random_prompt(draw: random.Random, tokens: int) -> list[int]:
 # --- subjects: an engine and whatever its connector talks to --------------------------------------
 
 
-def engine(work: Path, name: str, model: Path, transfer: dict[str, Any], **env: str) -> Any:
+@contextmanager
+def alone(work: Path, model: Path) -> Iterator[EngineProcess]:
+    with ended(engine(work, ALONE, model, None)) as one:
+        yield one
+
+
+def engine(work: Path, name: str, model: Path, transfer: dict[str, Any] | None, **env: str) -> Any:
     arguments = {
         "model": str(model),
         "skip_tokenizer_init": True,
@@ -146,8 +161,9 @@ def engine(work: Path, name: str, model: Path, transfer: dict[str, Any], **env: 
         "max_model_len": 4096,
         "max_num_batched_tokens": 4096,
         "num_gpu_blocks_override": 512,
-        "kv_transfer_config": transfer,
     }
+    if transfer is not None:
+        arguments["kv_transfer_config"] = transfer
     # As vLLM serves: LMCache's module does not survive an engine core in its own process either.
     apart = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", **env}
     return EngineProcess(work / f"{name}.log", arguments, **apart)
@@ -228,6 +244,7 @@ def ended(engine: EngineProcess) -> Iterator[EngineProcess]:
 
 
 SUBJECTS: dict[str, Callable[[Path, Path], Any]] = {
+    ALONE: alone,
     "moonpool": moonpool,
     "moonpool-sync": partial(moonpool, load="sync"),
     "mooncake": mooncake,
