@@ -75,6 +75,15 @@ def test_a_child_that_dies_is_reported_and_nothing_is_restarted(up: Up) -> None:
     assert f"node1 (pid {up.pids['node1']}) ended by itself, status -9" in err
 
 
+def test_an_admin_service_that_dies_is_reported_too(tmp_path: Path) -> None:
+    up = Up(tmp_path, "--admin-port", "0")
+    assert up.ready["admin"].startswith("http://127.0.0.1:")
+    os.kill(up.pids["admin"], signal.SIGKILL)
+    status, err = up.wait()
+    assert status == 1
+    assert f"admin (pid {up.pids['admin']}) ended by itself, status -9" in err
+
+
 def test_children_end_with_a_parent_that_is_killed(up: Up) -> None:
     descriptors = [os.pidfd_open(pid) for pid in up.pids.values()]
     up.process.kill()

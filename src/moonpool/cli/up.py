@@ -7,7 +7,6 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,10 +17,7 @@ from moonpool.cli.signals import sigterm_interrupts
 from moonpool.core.admin_section import AdminConfig
 from moonpool.core.sections import SCHEMA, MasterConfig, NodeConfig, UpConfig
 from moonpool.core.units import counted, format_bytes
-from moonpool.pool.cluster import Cluster, local_directory
-
-if TYPE_CHECKING:
-    from moonpool.dashboard.process import AdminChild
+from moonpool.pool.cluster import Child, Cluster, local_directory
 
 EXAMPLES = (
     "moonpool up --nodes 2 --memory 1GiB     # a master and two nodes",
@@ -47,7 +43,8 @@ def run(args: argparse.Namespace, output: Output) -> int:
         with cluster, _admin(config, cluster.address, args.config) as admin:
             _announce(config, cluster, admin, output)
             try:
-                while not (dead := cluster.wait(WATCH_S)):
+                beside = [admin] if admin else []
+                while not (dead := cluster.wait(WATCH_S, beside)):
                     pass
             except KeyboardInterrupt:
                 output.note("taking the pool down")
@@ -90,7 +87,7 @@ def _node_config(config: UpConfig, file: str | None, directory: Path, number: in
 
 
 @contextlib.contextmanager
-def _admin(config: UpConfig, master: str, file: str | None) -> Iterator[AdminChild | None]:
+def _admin(config: UpConfig, master: str, file: str | None) -> Iterator[Child | None]:
     """The admin process beside the pool, when it is asked for."""
     if config.admin_port < 0:
         yield None
@@ -107,18 +104,18 @@ def _admin(config: UpConfig, master: str, file: str | None) -> Iterator[AdminChi
         yield child
 
 
-def _announce(config: UpConfig, cluster: Cluster, admin: AdminChild | None, output: Output) -> None:
+def _announce(config: UpConfig, cluster: Cluster, admin: Child | None, output: Output) -> None:
     address = cluster.address
-    page = f"  page     {admin.url}\n" if admin else ""
+    url = admin.ready["url"] if admin else None
+    page = f"  page     {url}\n" if url else ""
     processes = [
-        {"role": child.role, "name": child.name, "pid": child.pid} for child in cluster.children
+        {"role": child.role, "name": child.name, "pid": child.pid}
+        for child in (*cluster.children, *([admin] if admin else []))
     ]
-    if admin:
-        processes.append({"role": "admin", "name": "admin", "pid": admin.pid})
     record = {
         "ready": "up",
         "address": address,
-        "admin": admin.url if admin else None,
+        "admin": url,
         "memory": config.memory,
         "processes": processes,
     }

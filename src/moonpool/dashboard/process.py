@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -17,20 +17,17 @@ from moonpool.core.admin_section import AdminConfig
 from moonpool.core.errors import MoonpoolError, NotReady
 from moonpool.dashboard.server import run_admin
 from moonpool.pool.children import first_line, reap, uninterrupted
+from moonpool.pool.cluster import Child
 from moonpool.pool.process import end_with
 
 START_S: Final = 20.0
 STOP_S: Final = 5.0
 
 
-class AdminChild(NamedTuple):
-    url: str
-    pid: int
-
-
 @contextmanager
-def admin_child(config: AdminConfig) -> Iterator[AdminChild]:
-    """A process that serves, alive inside `with`. Raises NotReady when it does not come up."""
+def admin_child(config: AdminConfig) -> Iterator[Child]:
+    """A process that serves, alive inside `with`; `ready` has its `url`. Raises NotReady when it
+    does not come up."""
     with uninterrupted():
         # A session of its own: Ctrl-C reaches the parent only, which ends all in order.
         process = subprocess.Popen(
@@ -47,7 +44,7 @@ def admin_child(config: AdminConfig) -> Iterator[AdminChild]:
         told = json.loads(line or b"{}")
         if "url" not in told:
             raise NotReady(f"the admin process: {told.get('error', 'it did not start in time')}")
-        yield AdminChild(told["url"], process.pid)
+        yield Child("admin", "admin", process, told)
     finally:
         process.terminate()
         reap(process, time.monotonic() + STOP_S)

@@ -112,17 +112,18 @@ class Cluster:
         """Children that ended by themselves or were killed."""
         return [child for child in self.children if not child.alive]
 
-    def wait(self, timeout_s: float) -> list[Child]:
-        """Sleep until a child ends, `timeout_s` at most; those that ended."""
+    def wait(self, timeout_s: float, beside: Sequence[Child] = ()) -> list[Child]:
+        """Sleep until a child ends, or one `beside` them, `timeout_s` at most; those that ended."""
+        watched = [*self.children, *beside]
         with ExitStack() as stack, selectors.DefaultSelector() as selector:
-            for child in self.children:
+            for child in watched:
                 with suppress(ProcessLookupError):
                     descriptor = os.pidfd_open(child.pid)
                     stack.callback(os.close, descriptor)
                     selector.register(descriptor, selectors.EVENT_READ)
-            if not self.died():
+            if all(child.alive for child in watched):
                 selector.select(timeout_s)
-        return self.died()
+        return [child for child in watched if not child.alive]
 
     def kill(self, child: Child) -> None:
         """SIGKILL: it gets no chance to say goodbye."""
