@@ -128,6 +128,7 @@ class Rig:
         memory: int,
         token: str,
         headroom: int = 8 * MIB,
+        disk_size: int = 0,
         **master: Any,
     ) -> None:
         settings = {"node_lease_ms": LEASE_MS, "clock_slack_ms": SLACK_MS, "port": 0} | master
@@ -144,6 +145,8 @@ class Rig:
                     dir=str(directory),
                     heartbeat_ms=HEARTBEAT_MS,
                     token=token,
+                    disk=str(directory / "disk") if disk_size else "",
+                    disk_size=disk_size or 1 << 30,
                 )
                 for i in range(nodes)
             ],
@@ -280,6 +283,12 @@ def await_usage(pool: Pool, **wanted: int) -> None:
         eventually(reached, f"{wanted}")
     except AssertionError as error:
         raise AssertionError(f"{error}; it is {usage(pool)}") from None
+
+
+def counter(pool: Pool, name: str) -> int:
+    value = pool.stat()[name]
+    assert isinstance(value, int)
+    return value
 
 
 def live_nodes(pool: Pool) -> int:

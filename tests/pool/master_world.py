@@ -31,8 +31,9 @@ CONFIG = MasterConfig(
 
 
 class Node:
-    def __init__(self, name: str, capacity: int = 1 << 16) -> None:
+    def __init__(self, name: str, capacity: int = 1 << 16, medium: str = m.MEMORY) -> None:
         self.name = name
+        self.medium = medium
         self.agent = SegmentAgent.create(None, capacity, capacity, 256, populate=False)
         self.session = 0
         self.deaf = False  # what is sent to it waits
@@ -41,7 +42,12 @@ class Node:
 
     def restart(self, capacity: int) -> None:
         endpoint = m.SegmentEndpoint(
-            0, self.agent.incarnation, self.name, "h", capacity_bytes=capacity
+            0,
+            self.agent.incarnation,
+            self.name,
+            "h",
+            capacity_bytes=capacity,
+            medium=self.medium,
         )
         self.machine = NodeMachine(self.agent, endpoint)
 
@@ -86,8 +92,8 @@ class MasterWorld:
 
     # Nodes.
 
-    def add_node(self, name: str = "", capacity: int = 1 << 16) -> Node:
-        node = Node(name or f"n{len(self.nodes)}", capacity)
+    def add_node(self, name: str = "", capacity: int = 1 << 16, medium: str = m.MEMORY) -> Node:
+        node = Node(name or f"n{len(self.nodes)}", capacity, medium)
         self.nodes.append(node)
         self.join(node)
         return node
@@ -131,7 +137,8 @@ class MasterWorld:
             for slot, generation in zip(
                 u32(order.slot).tolist(), u64(order.generation).tolist(), strict=True
             ):
-                there = source.session and source.agent.inventory(slot, 1)["generation"].size
+                held = source.agent.inventory(slot, 1)["generation"].tolist()
+                there = source.session and held == [generation]
                 data.append(self.bytes_of(source.agent, slot, generation) if there else None)
             self.from_node(node, keep(node.agent, order, data))
 

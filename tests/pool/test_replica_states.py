@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from moonpool.core.sections import MasterConfig
 from moonpool.pool import messages as m
 from moonpool.pool.columns import pack_keys
 from moonpool.pool.messages import LookupStatus as L
@@ -22,8 +23,8 @@ SETTINGS = msgspec.structs.replace(CONFIG, slow_start_s=0.0, repair_delay_s=600.
 class State:
     """One copy of KEY on segment 0, in some state."""
 
-    def __init__(self, nodes: int = 1) -> None:
-        self.world = MasterWorld(SETTINGS)
+    def __init__(self, nodes: int = 1, settings: MasterConfig = SETTINGS) -> None:
+        self.world = MasterWorld(settings)
         for _ in range(nodes):
             self.world.add_node(capacity=CAPACITY)
         self.client = self.world.client()
@@ -49,6 +50,23 @@ class State:
         if segment.committed_bytes:
             return "committed"
         return "promised" if segment.promised_bytes else ""
+
+
+class OnDisk(State):
+    """On segment 1, the disk of a node whose memory, segment 0, has given it up."""
+
+    def __init__(self) -> None:
+        super().__init__(settings=msgspec.structs.replace(SETTINGS, offload="write"))
+        self.world.add_node("n0", CAPACITY - 10_000, medium="disk")
+        self.put()
+        self.world.pass_time(1.0)
+        self.world.reserve(self.client, [b"x"], SIZE)
+        self.segment = 1
+
+    def evictable(self) -> bool:
+        assert self.world.put(self.client, [b"y"], SIZE // 2) == [S.COMMITTED]
+        self.world.pass_time(1.0)
+        return self.world.look(self.client, KEY) == [L.EVICTED]
 
 
 def writing() -> State:
@@ -124,6 +142,7 @@ TABLE: list[tuple[Callable[[], State], bool, bool, str]] = [
     (away, False, False, "committed"),
     (draining, True, False, "committed"),
     (quarantined, False, False, ""),
+    (OnDisk, True, True, "committed"),
 ]
 IDS = [row[0].__name__ for row in TABLE]
 

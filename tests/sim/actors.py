@@ -190,7 +190,7 @@ class NodeActor(Process):
             path=str(self.path),
             capacity_bytes=self.capacity,
         )
-        self.machine = NodeMachine(SimAgent(self, self.agent), endpoint, 0.2)  # type: ignore[arg-type]
+        self.machine = NodeMachine(SimAgent(self, self.agent), endpoint, 0.2)
         self._connect()
         self._tick()
 

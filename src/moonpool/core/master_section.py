@@ -142,6 +142,33 @@ class MasterConfig(Section, frozen=True, kw_only=True):
     low_watermark: Annotated[
         float, setting("See high_watermark; at most as much.", minimum=0.01, maximum=1)
     ] = 1.0
+    offload: Annotated[
+        Literal["evict", "write", "off"],
+        setting(
+            "What is copied to tiers below memory: what a full segment would give up next, every "
+            "put, or nothing more."
+        ),
+    ] = "evict"
+    offload_watermark: Annotated[
+        float,
+        setting(
+            "With offload = evict: share of a segment beyond which its coldest is copied down.",
+            minimum=0,
+            maximum=1,
+        ),
+    ] = 0.8
+    promote_reads: Annotated[
+        int,
+        setting(
+            "Reads within promote_window_s that bring an object back to memory. 0: none do.",
+            minimum=0,
+            maximum=255,
+        ),
+    ] = 2
+    promote_window_s: Annotated[
+        float,
+        setting("See promote_reads.", unit="s", minimum=1, maximum=86_400),
+    ] = 60.0
     nodes_expected: Annotated[
         int,
         setting(

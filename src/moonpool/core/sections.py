@@ -83,6 +83,27 @@ class NodeConfig(Section, frozen=True, kw_only=True):
         setting("Time between reports to the master.", unit="ms", minimum=10, maximum=60_000),
     ] = 500
 
+    disk: Annotated[str, setting("Folder on a disk for a tier below memory; empty: none.")] = ""
+    disk_size: Annotated[
+        int,
+        setting(
+            "Bytes that the disk tier's files may take, as '200GiB'.",
+            unit="bytes",
+            minimum=1 << 20,
+            maximum=BYTES_MAX,
+        ),
+    ] = 10 << 30
+    disk_direct: Annotated[
+        bool, setting("Write and read the disk tier past the page cache (O_DIRECT).")
+    ] = False
+    disk_sync: Annotated[
+        bool,
+        setting(
+            "Each object reaches the disk before it counts; without it a crash of the whole "
+            "machine empties the disk tier."
+        ),
+    ] = False
+
     @property
     def directory(self) -> Path:
         """`dir`, or the default one of this user."""

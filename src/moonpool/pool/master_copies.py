@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from moonpool.core.errors import BadInput
 from moonpool.core.sections import MasterConfig
 from moonpool.pool import messages as m
-from moonpool.pool.catalog.base import COMMITTED, I32, LEASED, Bool, Expiry
+from moonpool.pool.catalog.base import COMMITTED, I32, LEASED, U8, Bool, Expiry
 from moonpool.pool.catalog.catalog import Catalog
 from moonpool.pool.catalog.copying import COPIES_PER_ORDER, CopyOrder
 from moonpool.pool.catalog.segments import Segment
@@ -27,6 +28,7 @@ ORDER_BYTES_MAX = 32 << 20  # of one order, if it is not one object
 ORDER_S = 10.0
 STEP_S = 0.1
 STUCK_S = 0.5
+Ended = Callable[[CopyOrder, U8, I32, float, int], None]
 
 
 class Copies:
@@ -55,6 +57,7 @@ class Copies:
         self._next_step = 0.0
         self._looked_at: dict[int, int] = {}  # by segment that is drained: places passed over
         self._draining: set[str] = set()
+        self.ended: Ended = lambda order, status, kept, now, wall_ms: None  # tells the tiers
 
     # Drain.
 
@@ -97,7 +100,7 @@ class Copies:
         present = self._present(now)
         for row, host in heat.hot():
             counts = copying.present_copies(np.array([row], np.int32), present)
-            if len(copying) < ORDERS_MAX and counts[0] == self._catalog.table.wanted[row]:
+            if copying.within_memory < ORDERS_MAX and counts[0] == self._catalog.table.wanted[row]:
                 rows = np.array([row], np.int32)
                 if not copying.open(rows)[0]:
                     self._copy(rows, now, None, host)
@@ -130,16 +133,18 @@ class Copies:
     # Repair.
 
     def _present(self, now: float) -> Bool:
-        """Segments whose copies count: alive or away for a short while only, and not drained."""
+        """Segments whose copies count: memory, alive or away for a short while only, and not
+        drained."""
         present = np.zeros(len(self._catalog.segments), np.bool_)
         for link in self._links:
             near = link.segment.alive or now - link.away_since < self._delay_s
-            present[link.segment.id] = near and not link.segment.draining
+            link_counts = near and not link.segment.draining and not link.segment.below
+            present[link.segment.id] = link_counts
         return present
 
     def _repair(self, now: float) -> None:
         copying = self._catalog.copying
-        if len(copying) >= ORDERS_MAX:
+        if copying.within_memory >= ORDERS_MAX:
             return
         rows, cursor = self._catalog.scan(self._cursor, LIST_ROWS, b"")
         few, many = copying.lacking(rows, self._present(now))
@@ -168,6 +173,7 @@ class Copies:
         for row in rows.tolist():
             _, replicas = table.replicas_of(np.array([row], np.int32))
             here = [r for r in replicas.tolist() if alive[table.replica_segment[r]]]
+            here = [r for r in here if not segments.below[table.replica_segment[r]]]
             if len(here) > table.wanted[row]:
                 surplus.append(
                     min(here, key=lambda r: segments[int(table.replica_segment[r])].free_bytes)
@@ -196,7 +202,7 @@ class Copies:
         if enough.any():
             self._give_away(held[enough])
         moved = int(enough.sum())
-        if (~enough).any() and len(copying) < ORDERS_MAX:
+        if (~enough).any() and copying.within_memory < ORDERS_MAX:
             moved += self._copy(rows[~enough], now, segment)
         if moved == 0 and not len(copying):
             # Nothing of these can go now: others, and not at once.
@@ -228,13 +234,13 @@ class Copies:
             full = sizes.get(pair, 0) + size > ORDER_BYTES_MAX and pair in groups
             if full or len(groups.get(pair, ())) >= COPIES_PER_ORDER:
                 continue
-            if pair not in groups and len(copying) + len(groups) >= ORDERS_MAX:
+            if pair not in groups and copying.within_memory + len(groups) >= ORDERS_MAX:
                 continue
             groups.setdefault(pair, []).append(row)
             sizes[pair] = sizes.get(pair, 0) + size
             taken[target] = taken.get(target, 0) + size
         for (number, target), mine in groups.items():
-            self._order(number, target, np.array(mine, np.int32), moved_from is not None, now)
+            self.order(number, target, np.array(mine, np.int32), moved_from is not None, now)
         return len(groups)
 
     def _target(self, row: int, size: int, taken: dict[int, int], host: str) -> int | None:
@@ -249,7 +255,8 @@ class Copies:
         )
         return chosen[0] if chosen else None
 
-    def _order(self, source: int, target: int, rows: I32, move: bool, now: float) -> None:
+    def order(self, source: int, target: int, rows: I32, move: bool, now: float) -> None:
+        """Have `target`'s agent fetch these rows (each once): there is room for them."""
         table, segments = self._catalog.table, self._catalog.segments
         link = self._links[target]
         if link.session is None or not link.obeys:
@@ -294,4 +301,6 @@ class Copies:
         stale, replaced = self._catalog.copying.take(order, status == 0, slots, generations)
         self._agents.retire(stale)
         self._give_away(replaced)
+        kept = self._catalog.copying.replicas_on(order.target, order.rows)
+        self.ended(order, status, self._catalog.table.replica_object[kept], now, wall_ms)
         self._next_step = min(self._next_step, now)

@@ -31,6 +31,7 @@ class Joins:
         outbox: list[Effect],
         instance: bytes,
         node_lease_ms: int,
+        forget_ms: int,
         term_raised: Callable[[int, float], None],
         standby: Standby,
     ) -> None:
@@ -41,6 +42,7 @@ class Joins:
         self._outbox = outbox
         self._instance = instance
         self._node_lease_ms = node_lease_ms
+        self._forget_ms = forget_ms
         self._term_raised = term_raised
         self.standby = standby
         self.elected = standby.going_on
@@ -79,6 +81,7 @@ class Joins:
             endpoint.host_id,
             endpoint.capacity_bytes,
             call.slots,
+            endpoint.medium,
         )
         segment.domain = endpoint.labels.get(self._catalog.config.failure_domain, "")
         link = NodeLink(segment, endpoint, session, LinkState.ADOPTING, now)
@@ -140,6 +143,7 @@ class Joins:
             self._node_lease_ms,
             wall_ms,
             since,
+            self._forget_ms,
         )
         # The agent may read this at any moment from now on and count its lease from then.
         link.lease_until = max(link.lease_until, now + self._presence.lease_s)

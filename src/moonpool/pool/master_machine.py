@@ -30,6 +30,7 @@ from moonpool.pool.master_recovery import Recovery
 from moonpool.pool.master_removals import Removals
 from moonpool.pool.master_requests import Asked
 from moonpool.pool.master_stat import catalog_counters, node_counters
+from moonpool.pool.master_tiers import Tiering
 from moonpool.pool.master_waits import KeyWaiters
 from moonpool.pool.master_writing import Writing
 from moonpool.pool.ports import Status
@@ -123,6 +124,7 @@ class MasterMachine:
             *(config, catalog, links, agents, self._removals, outbox),
             *(limits.copied_rows_a_step, self._seed),
         )
+        self.tiering = Tiering(config, catalog, self._copies, self._removals)
         self._reading = Reading(catalog, links, agents, self.recovery)
         self._held = HeldCalls(catalog, self._writing.recovering, limits.held_puts_max, outbox)
         self._followers = Followers(catalog.events, limits.followers_max, outbox)
@@ -243,6 +245,7 @@ class MasterMachine:
         self._orders.expire(now)
         if not self.recovering:
             self._copies.tick(now, wall)
+            self.tiering.tick(now, wall)
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_S
             before = self.catalog.events.next_sequence
@@ -263,6 +266,7 @@ class MasterMachine:
             self._orders.next_deadline,
             self.nodes.presence.next_deadline(),
             None if self.recovering else self._copies.next_deadline(),
+            None if self.recovering else self.tiering.next_deadline(),
             self._held.next_deadline,
             self._followers.next_deadline,
             self.recovery.next_deadline,
@@ -330,6 +334,7 @@ class MasterMachine:
             {
                 **catalog_counters(self.catalog),
                 **node_counters(self.nodes),
+                **self.tiering.stat(),
                 "recovering": self.recovering,
                 "stands_by": self.standby.going_on,
                 "followed_changes": self.standby.changes,

@@ -48,6 +48,7 @@ class Nodes:
             outbox,
             instance,
             config.node_lease_ms,
+            config.forget_after_s * 1000,
             term_raised,
             self.standby,
         )

@@ -40,7 +40,7 @@ class Presence:
 
     def back(self, link: NodeLink, wall_ms: int) -> None:
         link.lost = False
-        self._catalog.events.add("node_back", link.endpoint.node, wall_ms)
+        self._say("back", link, wall_ms)
         if link.state is LinkState.LIVE:
             link.segment.open = True
         self._links.changed()
@@ -79,8 +79,15 @@ class Presence:
         link.lost = True
         if link.session is not None:
             self._away(link, now)
-        self._catalog.events.add("node_lost", link.endpoint.node, wall_ms)
+        self._say("lost", link, wall_ms)
         self._links.changed()
+
+    def _say(self, what: str, link: NodeLink, wall_ms: int) -> None:
+        events, node = self._catalog.events, link.endpoint.node
+        if link.segment.below:
+            events.add(f"tier_{what}", node, wall_ms, link.segment.medium)
+        else:
+            events.add(f"node_{what}", node, wall_ms)
 
     def _forget(self, link: NodeLink, now: float, wall_ms: int) -> None:
         """Away for too long: what only this node held is gone."""

@@ -9,7 +9,7 @@ Counters = dict[str, object]
 
 
 def catalog_counters(catalog: Catalog) -> Counters:
-    alive = [segment for segment in catalog.segments if segment.alive]
+    alive = [segment for segment in catalog.segments if segment.alive and not segment.below]
     return {
         "term": catalog.term,
         "objects": catalog.rows.objects,
@@ -46,6 +46,7 @@ def node_counters(nodes: Nodes) -> Counters:
             str(link.segment.id): {
                 "node": link.endpoint.node,
                 "state": link.state.value,
+                "medium": link.segment.medium,
                 "alive": link.segment.alive,
                 "capacity_bytes": link.segment.capacity_bytes,
                 "committed_bytes": link.segment.committed_bytes,

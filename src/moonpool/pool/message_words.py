@@ -10,6 +10,7 @@ PROTOCOL_VERSION = 2  # 2: masters that stand by are followed (Follow, Changed)
 VERSIONS = (1, PROTOCOL_VERSION)  # spoken by this release: the one before stays for an upgrade
 REPLICAS_MAX = 8  # copies of one object
 SLOTS_MAX = 1 << 28  # of one segment
+MEMORY = "memory"
 NO_SEGMENT = 0xFFFF  # where a column of segments names none
 
 
@@ -96,3 +97,4 @@ class SegmentEndpoint(msgspec.Struct, array_like=True, frozen=True):
     capacity_bytes: int = 0
     alive: bool = True
     labels: dict[str, str] = {}
+    medium: str = MEMORY  # or that of a tier: disk, remote

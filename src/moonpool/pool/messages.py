@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from moonpool.pool.message_words import MEMORY as MEMORY
 from moonpool.pool.message_words import NO_SEGMENT as NO_SEGMENT
 from moonpool.pool.message_words import PROTOCOL_VERSION as PROTOCOL_VERSION
 from moonpool.pool.message_words import REPLICAS_MAX as REPLICAS_MAX

@@ -185,7 +185,9 @@ class EventsFrom(msgspec.Struct, array_like=True, frozen=True, tag=24):
 
 
 class Event(msgspec.Struct, array_like=True, frozen=True):
-    """kind: put, remove, evict, node_lost, node_back, replace, clear."""
+    """kind: put, remove, evict, node_lost, node_back, replace, clear; of tiers offload (a copy came
+    to `medium`), promote (one came to memory), demote (a copy in memory went, one below stays),
+    forget (a copy below went), tier_lost, tier_back. `medium` empty: memory, or wherever it was."""
 
     term: int
     sequence: int
@@ -195,6 +197,7 @@ class Event(msgspec.Struct, array_like=True, frozen=True):
     size: int
     node: str
     wall_ms: int
+    medium: str = ""
 
 
 class Events(msgspec.Struct, array_like=True, frozen=True, tag=25):

@@ -25,6 +25,7 @@ class Adopt(msgspec.Struct, array_like=True, frozen=True, tag=41):
     node_lease_ms: int
     wall_ms: int
     since: int = -1  # the master knows what is here up to this change; -1: nothing
+    forget_ms: int = 0  # away longer, a tier comes back empty
 
 
 class Adopted(msgspec.Struct, array_like=True, frozen=True, tag=42):

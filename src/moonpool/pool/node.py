@@ -34,6 +34,8 @@ from moonpool.pool.node_directory import MasterDirectory
 from moonpool.pool.node_machine import NodeMachine
 from moonpool.pool.node_masters import NodeMasters, Tell
 from moonpool.pool.openers import PortOpener
+from moonpool.pool.tier_node import TierNode
+from moonpool.pool.tier_open import open_tiers
 from moonpool.transfer.room import require_room
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ SLOTS_MIN = 1024
 HEADROOM_MIN = 16 << 20
 NAMES_MAX = 256
 TICK_MIN_S = 0.005
+TIER_JOIN_S = 2.0  # how long memory waits for a tier that does not join
 SILENCE_S = 10.0  # a master that says nothing for so long is gone, whatever its connection says
 INBOX_MAX = 65_536  # orders not yet obeyed; beyond it the node rejoins
 
@@ -161,6 +164,7 @@ class NodeServer:
         self.masters = NodeMasters(self.machine)
         self._links: dict[int, AsyncLink] = {}
         self._next_link = 1
+        self.tiers = self._open_tiers()
         self._opener = PortOpener(config.token)
         self._fetches: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
@@ -178,6 +182,24 @@ class NodeServer:
                 self._socket.unlink()  # ours: we hold the segment's lock
             self.endpoint.listen_unix(str(self._socket))
         return f"{host}:{port}"
+
+    def _open_tiers(self) -> list[TierNode]:
+        try:
+            return open_tiers(self.config, self.name, self.clock)
+        except BaseException:
+            self.endpoint.close()
+            self.agent.close()
+            raise
+
+    def _start_tiers(self) -> None:
+        """They join first: a master that starts hears of what they hold before it lets puts in."""
+        for tier in self.tiers:
+            try:
+                tier.start()
+            except OSError as error:
+                raise cannot_listen(self.config.host, 0, error) from None
+        for tier in self.tiers:
+            tier.await_adoption(TIER_JOIN_S)
 
     def _describe(self) -> m.SegmentEndpoint:
         return m.SegmentEndpoint(
@@ -203,6 +225,7 @@ class NodeServer:
         self._ready = ready
         directory = MasterDirectory(self.config.master)
         try:
+            await asyncio.to_thread(self._start_tiers)
             await directory.run(self._stop, self._serve_master)
         finally:
             ticker.cancel()
@@ -210,6 +233,8 @@ class NodeServer:
             for task in [*self._fetches]:
                 task.cancel()
             await asyncio.gather(*self._fetches, return_exceptions=True)
+            for tier in self.tiers:
+                await asyncio.to_thread(tier.stop)
             self._opener.close()
             self.endpoint.close()
             if self.config.persist:

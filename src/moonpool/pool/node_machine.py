@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from moonpool.pool import messages as m
+from moonpool.pool.agent import TableAgent
 from moonpool.pool.columns import u32, u64
 from moonpool.pool.node_shadow import CHANGES_MAX, CHUNK_SLOTS, changes_after, chunk_of
-
-if TYPE_CHECKING:
-    from moonpool._core import SegmentAgent
 
 DRAIN_S = 0.05
 
@@ -33,7 +30,7 @@ class NodeMachine:
 
     def __init__(
         self,
-        agent: SegmentAgent,
+        agent: TableAgent,
         endpoint: m.SegmentEndpoint,
         heartbeat_s: float = 0.5,
         *,

@@ -1,4 +1,5 @@
-"""Which port a client gets to a segment: shared memory on the same host, TCP elsewhere."""
+"""Which port a client gets to a segment: shared memory on the same host, TCP elsewhere, frames to
+a tier below memory."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from moonpool.core.host import host_id
 from moonpool.pool.agent_control import ConnectionControl
-from moonpool.pool.messages import SegmentEndpoint
+from moonpool.pool.messages import MEMORY, SegmentEndpoint
 from moonpool.pool.port_shm import ShmPort
 from moonpool.pool.port_tcp import TcpPort
+from moonpool.pool.port_tier import TierPort
 from moonpool.pool.ports import Port
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ class PortOpener:
 
     def open(self, endpoint: SegmentEndpoint) -> Port:
         """Raises OSError when the segment cannot be reached at all."""
+        if endpoint.medium != MEMORY:
+            return TierPort(endpoint.tcp, self._token.decode(), endpoint.incarnation, endpoint.node)
         if self._shared_memory and self.can_map(endpoint):
             try:
                 return self._map(endpoint)

@@ -67,7 +67,8 @@ def _remember(context: Context, keys: Sequence[bytes], reply: m.Found) -> list[P
     # The usual answer: a run of keys found, one copy each.
     run = len(reply.status) - len(reply.status.lstrip(_FOUND))
     reached = [port for segment in segments[:run] if (port := ports[segment]) is not None]
-    if len(reached) < run or reply.replicas.counts[:run].strip(b"\1"):
+    below = any(port is not None and port.kind == "tier" for port in ports.values())
+    if len(reached) < run or below or reply.replicas.counts[:run].strip(b"\1"):
         reached, run = [], 0
     best = map(Replica, reached, slots, generations)
     placed = list(map(Placement, sizes, rows, sequences, zip(best, strict=True)))  # 1-tuples
@@ -87,11 +88,17 @@ def _remember(context: Context, keys: Sequence[bytes], reply: m.Found) -> list[P
             answers.append(Miss(MissReason.UNREACHABLE, "no replica's node can be reached"))
             continue
         if len(replicas) > 1:
-            replicas.sort(key=lambda replica: not replica.port.local)
+            replicas.sort(key=_slowness)
         placement = Placement(sizes[i], rows[i], sequences[i], tuple(replicas))
-        state.remember(keys[i], placement)
+        if replicas[0].port.kind != "tier":  # it may be in memory by the next time
+            state.remember(keys[i], placement)
         answers.append(placement)
     return answers
+
+
+def _slowness(replica: Replica) -> tuple[bool, bool]:
+    """Memory before any tier below it, this host's before others'."""
+    return replica.port.kind == "tier", not replica.port.local
 
 
 class _Wanted:
@@ -236,6 +243,12 @@ def touch(context: Context, keys: Sequence[bytes]) -> None:
             state.touches.add(placement.row, placement.sequence, now)
 
 
+def touch_below(context: Context, placement: Placement) -> None:
+    """A read of what is remembered nowhere, because its only copies lie below memory."""
+    if placement.replicas[0].port.kind == "tier":
+        context.state.touches.add(placement.row, placement.sequence, context.now())
+
+
 def _place(
     context: Context, wanted: list[_Wanted], results: list[Hit | Miss]
 ) -> Protocol[list[_Wanted]]:
@@ -306,6 +319,8 @@ def _read(
         ):
             if status == Status.OK:
                 results[want.index] = want.hit(size, node)
+                if port.kind == "tier" and want.placement is not None:
+                    touch_below(context, want.placement)
                 continue
             if status == Status.BOUNDS:
                 results[want.index] = Miss(MissReason.BUFFER_TOO_SMALL)

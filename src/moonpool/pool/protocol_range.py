@@ -9,7 +9,7 @@ from moonpool.core.errors import BadSize
 from moonpool.pool.client_state import Placement
 from moonpool.pool.ports import Status
 from moonpool.pool.protocol import Context, Protocol
-from moonpool.pool.protocol_get import LOOKS_MAX, fetch, lookup, touch
+from moonpool.pool.protocol_get import LOOKS_MAX, fetch, lookup, touch, touch_below
 from moonpool.pool.protocol_session import read_pieces
 from moonpool.pool.results import Hit, Miss, MissReason
 
@@ -35,6 +35,7 @@ def get_range(
         found = yield from _read(context, key, placement, offset, size)
         if found is not None:
             touch(context, [key])
+            touch_below(context, placement)
             return found
         context.state.forget(key, placement)
         if context.left() <= 0:

@@ -40,7 +40,7 @@ from moonpool.pool.catalog.room import Room
 from moonpool.pool.catalog.rows import Rows
 from moonpool.pool.catalog.settlement import Settled, Settlement
 from moonpool.pool.catalog.standing import LISTS_PER_SEGMENT
-from moonpool.pool.messages import LookupStatus
+from moonpool.pool.messages import LookupStatus, PutStatus
 
 SWEEP_ROWS = 16_384
 
@@ -134,7 +134,10 @@ class Catalog:
 
     def commit(self, call: CommitRequest, now: float, wall_ms: int) -> Settled:
         """Make sealed attempts visible; see `Settlement`."""
-        return self.settlement.commit(call, now, wall_ms)
+        settled = self.settlement.commit(call, now, wall_ms)
+        if self.segments.tiered:
+            self.rows.tiers.committed(call.rows[settled.status == PutStatus.COMMITTED])
+        return settled
 
     def commits_whole(self, call: CommitRequest) -> bool:
         """Whether these are the rows of one batch that was granted whole: they hold nothing yet."""
@@ -293,6 +296,7 @@ class Catalog:
         """Reads by a host, oldest first; how many are of what is there."""
         self.rows.heat.read(rows, sequences, host, now)
         self.rows.standing.read(rows, sequences, now)
+        self.rows.tiers.read(rows, sequences, now)
         return self.rows.order.touched(rows, sequences)
 
     # Removing.

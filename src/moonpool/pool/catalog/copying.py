@@ -16,7 +16,6 @@ from moonpool.pool.catalog.base import (
     I32,
     IN_FLIGHT,
     LEASED,
-    ORPHAN,
     U8,
     U32,
     U64,
@@ -61,6 +60,11 @@ class Copying:
 
     def __iter__(self) -> Iterator[CopyOrder]:
         return iter(list(self._orders.values()))
+
+    @property
+    def within_memory(self) -> int:
+        """Orders that no tier below memory has a part in: they wait for nobody slow."""
+        return sum(not (one.source.below or one.target.below) for one in self._orders.values())
 
     def targets(self, version: Version) -> set[int]:
         """Segments on which this version may come to lie."""
@@ -124,12 +128,7 @@ class Copying:
             return retirements, order.rows[:0]
         mine = order.rows[current]
         replicas = rows.add_replicas(target, mine, slots[current], generations[current])
-        plain = (table.flags[mine] & ORPHAN) == 0
-        table.list_push(target.id, replicas[plain])
-        orphans = replicas[~plain]
-        if orphans.size:
-            table.list_push(target.id, orphans)
-        rows.relist(mine)
+        self._enlist(target, mine, replicas)
         if rows.order.keeps_books:
             rows.order.came(target.id, replicas)
         self.copied += mine.size
@@ -137,6 +136,16 @@ class Copying:
             return retirements, order.rows[:0]
         free = mine[(table.flags[mine] & LEASED) == 0]  # others when their lease is over
         return retirements, self.replicas_on(source, free)
+
+    def _enlist(self, target: Segment, mine: I32, replicas: I32) -> None:
+        """New copies are most recent where they came, under what is above them; where they came
+        from nothing changes."""
+        rows, table = self._rows, self._rows.table
+        numbers = target.id + rows.standing.list_of(mine) * rows.config.segments_max
+        for number in np.unique(numbers).tolist():
+            table.list_push(number, replicas[numbers == number])
+        family = self.replicas_on(target, table.ancestors_order(mine))
+        table.list_touch(family[table.replica_list[family] >= 0])
 
     def replicas_on(self, segment: Segment, rows: I32) -> I32:
         table = self._rows.table
@@ -155,6 +164,8 @@ class Copying:
         if several.size == 0:
             return several, several
         counts = self.present_copies(several, present)
+        # What went from memory and has a copy below is not missing: a read brings it back.
+        several, counts = self._rows.tiers.without_offloaded(several, counts)
         wanted = table.wanted[several] + self._rows.heat.more(several)
         return several[counts < wanted], several[counts > wanted]
 
@@ -171,11 +182,11 @@ class Copying:
         _, replicas = table.replicas_of(np.array([row], np.int32))
         numbers = set(table.replica_segment[replicas].tolist())
         numbers |= self.targets((int(table.term[row]), int(table.seq[row])))
-        return {segments[number].node for number in numbers}
+        return {segments[number].node for number in numbers if not segments[number].below}
 
     def source_of(self, row: int) -> Segment | None:
-        """A segment that can be read from; one that is being drained rather than none."""
+        """A segment that can be read from: memory first, one that is being drained last."""
         table, segments = self._rows.table, self._rows.segments
         _, replicas = table.replicas_of(np.array([row], np.int32))
         alive = [segments[n] for n in table.replica_segment[replicas].tolist() if segments[n].alive]
-        return min(alive, key=lambda one: one.draining, default=None)
+        return min(alive, key=lambda one: (one.draining, one.below), default=None)

@@ -26,6 +26,7 @@ class _Record(msgspec.Struct, frozen=True, gc=False):
     parent_blob: bytes = b""
     parent_ends: U32 | None = None  # equal neighbours: no parent
     sizes: U64 | None = None
+    medium: str = ""
     parent_of: I32 | None = None  # instead: place in `ends`, -1 none, -2-j place j in `parent_ends`
 
     def event(self, term: int, sequence: int) -> Event:
@@ -39,6 +40,7 @@ class _Record(msgspec.Struct, frozen=True, gc=False):
             size=0 if self.sizes is None else int(self.sizes[i]),
             node=self.node,
             wall_ms=self.wall_ms,
+            medium=self.medium,
         )
 
     def _parent(self, i: int) -> bytes:
@@ -76,8 +78,8 @@ class EventLog:
         self._records.clear()
         self._kept = 0
 
-    def add(self, kind: str, node: str, wall_ms: int) -> None:
-        self._append(_Record(self.next_sequence, 1, kind, node, wall_ms))
+    def add(self, kind: str, node: str, wall_ms: int, medium: str = "") -> None:
+        self._append(_Record(self.next_sequence, 1, kind, node, wall_ms, medium=medium))
 
     def add_keys(
         self,
@@ -89,6 +91,7 @@ class EventLog:
         parent_ends: U32,
         sizes: U64,
         parent_of: I32 | None = None,
+        medium: str = "",
     ) -> None:
         """One event per key, in order. Without `parent_of` there is one parent end per key; with
         it parents are named as in Reserve. The columns are kept, not copied."""
@@ -105,6 +108,7 @@ class EventLog:
                     parent_blob,
                     parent_ends,
                     sizes,
+                    medium,
                     parent_of,
                 )
             )

@@ -261,7 +261,10 @@ class Inventory:
         )
         progress.used.append(report.last_used[winner])
         progress.placed.append(replicas)
-        self._rows.record("put", rows[winner & ~committed], wall_ms)
+        self._rows.record("put", rows[winner & ~committed], wall_ms, segment.medium)
+        if self._rows.segments.tiered:
+            kind = "offload" if segment.below else "promote"
+            self._rows.record(kind, rows[winner & committed & same], wall_ms, segment.medium)
         self._rows.prune(np.unique(unused))
         losers = left & ~winner
         return losers, retirements

@@ -20,6 +20,8 @@ class Room:
         self._rows = rows
         self.evictions = 0
         self.evicted_objects = 0
+        self.demoted_objects = 0  # lost their copy in memory, and have one below
+        self.forgotten_objects = 0  # lost the one below, and have one in memory
 
     @contextmanager
     def sheltering(self, rows: I32, parents: I32) -> Iterator[None]:
@@ -34,12 +36,34 @@ class Room:
             table.flags[family] &= 0xFF ^ SHELTERED
             self._rows.evictor.sheltered = 0
 
-    def evict(self, rows: I32, wall_ms: int, now: float) -> list[Retirement]:
+    def evict(
+        self, rows: I32, wall_ms: int, now: float, *, below: bool = False, whole: bool = False
+    ) -> list[Retirement]:
+        """Whole closures, children first, leave memory (or with `below` the tiers below it). What
+        has a copy on the other side stays there, unless its parent goes, or `whole` is asked."""
         if rows.size == 0:
             return []
         self.evictions += 1
+        retirements: list[Retirement] = []
+        if self._rows.segments.tiered and not whole:
+            stay, rows = self._rows.tiers.split(rows, below)
+            retirements = self._leave(stay, below, wall_ms)
         self.evicted_objects += int((self._rows.table.state[rows] == COMMITTED).sum())
-        return self._rows.drop(rows, "evict", wall_ms, now, closed=True)
+        return retirements + self._rows.drop(rows, "evict", wall_ms, now, closed=True)
+
+    def _leave(self, rows: I32, below: bool, wall_ms: int) -> list[Retirement]:
+        """These lose their copies on one side only."""
+        replicas = self._rows.tiers.copies(rows, below)
+        moved = np.unique(self._rows.table.replica_object[replicas])
+        if below:
+            self.forgotten_objects += moved.size
+        else:
+            self.demoted_objects += moved.size
+        table, segments = self._rows.table, self._rows.segments
+        for segment, at in segments.groups(table.replica_segment[replicas]):
+            of_these = np.unique(table.replica_object[replicas[at]])
+            self._rows.record("forget" if below else "demote", of_these, wall_ms, segment.medium)
+        return self._rows.take_replicas(replicas)
 
     def relieve(self, wall_ms: int, now: float) -> list[Retirement]:
         """Empty segments beyond the high watermark to the low one."""
@@ -47,7 +71,11 @@ class Room:
         retirements: list[Retirement] = []
         for segment in self._rows.segments:
             used = segment.capacity_bytes - segment.free_bytes
-            if segment.open and used > config.high_watermark * segment.capacity_bytes:
+            if (
+                segment.open
+                and not segment.below
+                and used > config.high_watermark * segment.capacity_bytes
+            ):
                 size = used - int(config.low_watermark * segment.capacity_bytes)
                 plan = self._rows.evictor.plan(Need(segment, size, 0))
                 retirements += self.evict(plan.chosen(), wall_ms, now)
@@ -75,7 +103,8 @@ class Room:
                 plan = self._rows.evictor.plan(Need(fullest, 0, short))
                 if plan.objects == 0:
                     break
-                retirements += self.evict(plan.rows(0, min(short, plan.objects)), wall_ms, now)
+                victims = plan.rows(0, min(short, plan.objects))
+                retirements += self.evict(victims, wall_ms, now, whole=True)
         # Sheltered rows that lost their last child have waited for this.
         self._rows.prune(np.unique(known[known >= 0]))
         return retirements

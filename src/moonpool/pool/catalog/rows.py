@@ -32,6 +32,7 @@ from moonpool.pool.catalog.heat import Heat
 from moonpool.pool.catalog.leases import Leases
 from moonpool.pool.catalog.segments import Segment, Segments, total
 from moonpool.pool.catalog.standing import Standing
+from moonpool.pool.catalog.tiers import TierBooks
 
 NO_ROWS: I32 = np.zeros(0, np.int32)
 
@@ -50,6 +51,7 @@ class Rows:
         self.order = order_named(config.eviction, table, config.segments_max, self.standing)
         self.events = EventLog(config.events_max, term)
         self.leases = Leases(table, config.leases_max, config.lease_ms_max)
+        self.tiers = TierBooks(table, self.segments)
         self.evictor = Evictor(table, self.order, self.leases)
         self.rebuilding = False  # during a rebuild nobody is an orphan
         self.may_expire = False  # some object has a TTL
@@ -82,13 +84,18 @@ class Rows:
         left = np.bincount(owner[alive], minlength=counts.size).astype(np.uint8)
         return left, replicas[alive]
 
-    def record(self, kind: str, rows: I32, wall_ms: int) -> None:
+    def record(self, kind: str, rows: I32, wall_ms: int, medium: str = "") -> None:
         """One event per row, with its key, its parent's key and its size."""
         if rows.size == 0:
             return
         table = self.table
         self.events.add_keys(
-            kind, wall_ms, *table.keys(rows), *table.parent_keys(rows), table.size[rows]
+            kind,
+            wall_ms,
+            *table.keys(rows),
+            *table.parent_keys(rows),
+            table.size[rows],
+            medium=medium,
         )
 
     def drop(

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moonpool.pool.catalog.base import I32, U16, U32, U64, SegmentFacts
+from moonpool.pool.messages import MEMORY
 
 
 @dataclass(slots=True)
@@ -72,6 +73,7 @@ class Segment:
     capacity_bytes: int
     slots: int
     by_slot: I32  # replica row in each slot, -1 none
+    medium: str = MEMORY  # what lies below memory takes copies only, by the master's order
     changes: Changes = field(default_factory=Changes)
     barren: tuple[int, ...] | None = None  # when a search for room found nothing here
     alive: bool = True
@@ -87,6 +89,11 @@ class Segment:
     objects: int = 0
     promised_objects: int = 0
     late: deque[Late] = field(default_factory=deque)
+
+    @property
+    def below(self) -> bool:
+        """A tier below memory."""
+        return self.medium != MEMORY
 
     @property
     def free_bytes(self) -> int:
@@ -177,6 +184,8 @@ class Segments:
         self.changes = Changes()
         self.alive = np.zeros(segments_max, np.bool_)
         self.slots = np.zeros(segments_max, np.uint32)
+        self.below = np.zeros(segments_max, np.bool_)  # of a medium below memory
+        self.tiered = False  # there is such a segment
         self.all_alive = True
 
     def __len__(self) -> int:
@@ -196,7 +205,13 @@ class Segments:
         return len(self._segments) >= self._segments_max
 
     def add(
-        self, incarnation: bytes, node: str, host_id: str, capacity_bytes: int, slots: int
+        self,
+        incarnation: bytes,
+        node: str,
+        host_id: str,
+        capacity_bytes: int,
+        slots: int,
+        medium: str = MEMORY,
     ) -> Segment:
         assert not self.full and incarnation not in self._by_incarnation, incarnation
         segment = Segment(
@@ -208,10 +223,13 @@ class Segments:
             slots=slots,
             by_slot=np.full(slots, -1, np.int32),
             changes=self.changes,
+            medium=medium,
         )
         self._segments.append(segment)
         self._by_incarnation[incarnation] = segment
         self.slots[segment.id] = slots
+        self.below[segment.id] = segment.below
+        self.tiered = self.tiered or segment.below
         self.set_alive(segment, True)
         return segment
 
@@ -226,9 +244,11 @@ class Segments:
         well = [
             one.facts()
             for one in self._segments
-            if one.open and not one.draining and not one.breaker.until
+            if one.open and not one.draining and not one.below and not one.breaker.until
         ]
-        return well or [one.facts() for one in self._segments if one.open and not one.draining]
+        return well or [
+            one.facts() for one in self._segments if one.open and not one.draining and not one.below
+        ]
 
     def groups(self, segments: U16) -> Iterator[tuple[Segment, slice | np.ndarray]]:
         """Each segment named, with where it is named."""

@@ -74,6 +74,7 @@ class DiskLog:
         self._direct, self._sync = direct, sync
         self._align = DIRECT_ALIGN if direct else PLAIN_ALIGN
         self._lock = threading.RLock()
+        self._lost: list[tuple[int, int]] = []
         self._closed = False
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._owner = self._take_folder()
@@ -263,7 +264,8 @@ class DiskLog:
                 return Status.MOVED
         if data is Status.CORRUPT:
             self._count("corrupt_objects")
-            self.erase(slot, generation)
+            if self.erase(slot, generation) is Status.OK:
+                self._lost.append((slot, generation))
         return data
 
     def _read(
@@ -314,12 +316,18 @@ class DiskLog:
         """Nothing can be written any more: what cannot be marked goes with its file."""
         for located in self._index.in_bucket(number):
             self._index.remove(located.entry.slot, located.entry.generation)
+            self._lost.append((located.entry.slot, located.entry.generation))
             self._count("given_up_objects")
         if number == self._open_bucket:
             self._open_bucket = -1
         self._give_up_if_empty(number)
 
     # The rest.
+
+    def take_lost(self) -> list[tuple[int, int]]:
+        with self._lock:
+            lost, self._lost = self._lost, []
+        return lost
 
     def save(self, notes: Notes) -> None:
         with self._lock:

@@ -1,0 +1,272 @@
+"""Offload and promotion: the master has copies made on tiers below memory, and brought back.
+
+    write   every put is copied down once it is committed
+    evict   what a full segment would give up next is copied down ahead of that
+A tier never makes a put wait: its orders are few, bounded, and counted apart from repairs. What
+comes back evicts only what is read less and has a copy below itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moonpool.core.sections import MasterConfig
+from moonpool.pool.catalog.base import COMMITTED, I32, IN_FLIGHT, ORPHAN, U8
+from moonpool.pool.catalog.catalog import Catalog
+from moonpool.pool.catalog.copying import COPIES_PER_ORDER, CopyOrder
+from moonpool.pool.catalog.needs import Need
+from moonpool.pool.catalog.segments import Segment
+from moonpool.pool.catalog.standing import IN_TURN
+from moonpool.pool.master_copies import ORDER_BYTES_MAX, Copies
+from moonpool.pool.master_removals import Removals
+
+STEP_S = 0.05
+OFFLOADS_MAX = 2  # orders open at a time, for each tier
+PROMOTIONS_MAX = 2  # in all
+LOOK_MAX = 2048  # replicas looked at in one step and segment
+AHEAD = 16  # so many parts of a segment are kept ready to go
+REST_S = 1.0  # a tier that could not keep what it was sent is left alone
+
+
+class Tiering:
+    """Says what lies on which tier; `Copies` has it done."""
+
+    def __init__(
+        self, config: MasterConfig, catalog: Catalog, copies: Copies, removals: Removals
+    ) -> None:
+        self._offload = config.offload
+        self._watermark = config.offload_watermark
+        self._catalog = catalog
+        self._copies = copies
+        self._removals = removals
+        self._resting: dict[int, float] = {}  # tiers by segment, until when
+        self._next_step = 0.0
+        self.offloaded = 0
+        self.offload_failed = 0
+        self.promoted = 0
+        self.promotions_refused = 0
+        books = catalog.rows.tiers
+        books.promote_reads, books.window_s = config.promote_reads, config.promote_window_s
+        books.write_through = config.offload == "write"
+        copies.ended = self.ended
+
+    def next_deadline(self) -> float | None:
+        return self._next_step if self._catalog.segments.tiered else None
+
+    def tick(self, now: float, wall_ms: int) -> None:
+        if not self._catalog.segments.tiered or now < self._next_step:
+            return
+        self._next_step = now + STEP_S
+        if self._offload != "off":
+            self._from_queue(now, wall_ms)
+            for segment in self._catalog.segments:
+                if not segment.below and segment.alive:
+                    self._ahead(segment, now, wall_ms)
+        self._promote(now, wall_ms)
+
+    # Down.
+
+    def _from_queue(self, now: float, wall_ms: int) -> None:
+        fresh = self._catalog.rows.tiers.fresh
+        if not fresh or not self._ready(now):
+            return
+        table = self._catalog.table
+        some = [fresh.popleft() for _ in range(min(len(fresh), COPIES_PER_ORDER))]
+        rows = np.array([row for row, _ in some], np.int32)
+        sequences = np.array([sequence for _, sequence in some], np.uint64)
+        rows = rows[table.seq[rows] == sequences]
+        left = set(self._down(rows, now, wall_ms).tolist())
+        fresh.extendleft(reversed([one for one in some if one[0] in left]))
+
+    def _ahead(self, segment: Segment, now: float, wall_ms: int) -> None:
+        """The coldest part of a segment that is nearly full has copies below."""
+        used = segment.capacity_bytes - segment.free_bytes
+        if used < self._watermark * segment.capacity_bytes or not self._ready(now):
+            return
+        table = self._catalog.table
+        margin, looked = segment.capacity_bytes // AHEAD, 0
+        segments_max = self._catalog.config.segments_max
+        coldest: list[I32] = []
+        for kind in IN_TURN[1:]:  # orphans are worth nothing
+            number, skip = kind * segments_max + segment.id, 0
+            while margin > 0 and looked < LOOK_MAX:
+                batch = table.list_tail(number, 256, skip)
+                if not batch.size:
+                    break
+                rows = table.replica_object[batch]
+                before = np.cumsum(table.size[rows]) - table.size[rows]
+                coldest.append(rows[before < margin])
+                margin -= int(table.size[rows].sum())
+                skip += batch.size
+                looked += batch.size
+        if coldest:
+            self._down(np.concatenate(coldest), now, wall_ms)
+
+    def _ready(self, now: float) -> list[Segment]:
+        """Tiers that take another order."""
+        open_orders = [order.target.id for order in self._catalog.copying]
+        return [
+            one
+            for one in self._catalog.segments
+            if one.below
+            and one.open
+            and not one.draining
+            and self._resting.get(one.id, 0.0) <= now
+            and open_orders.count(one.id) < OFFLOADS_MAX
+        ]
+
+    def _down(self, rows: I32, now: float, wall_ms: int) -> I32:
+        """Orders for as many of these as may go now; those whose turn has not come."""
+        table, catalog = self._catalog.table, self._catalog
+        good = (table.state[rows] == COMMITTED) & ((table.flags[rows] & (IN_FLIGHT | ORPHAN)) == 0)
+        rows = rows[good]
+        if rows.size:
+            books = catalog.rows.tiers
+            rows = rows[books.held(rows, below=False) & ~books.held(rows, below=True)]
+        if rows.size:
+            rows = rows[~catalog.copying.open(rows)]
+        ready = self._ready(now)
+        groups: dict[tuple[int, int], list[int]] = {}
+        sizes: dict[tuple[int, int], int] = {}
+        waiting = []
+        for row in rows.tolist():
+            source = catalog.copying.source_of(row)
+            if source is None or source.below:
+                continue
+            tier = min(ready, key=lambda one: _distance(one, source), default=None)
+            size = int(table.size[row])
+            if tier is None or size > tier.capacity_bytes:
+                continue
+            pair = (source.id, tier.id)
+            full = pair in groups and (
+                sizes[pair] + size > ORDER_BYTES_MAX or len(groups[pair]) >= COPIES_PER_ORDER
+            )
+            if full:
+                waiting.append(row)
+                continue
+            groups.setdefault(pair, []).append(row)
+            sizes[pair] = sizes.get(pair, 0) + size
+        for (number, tier_id), mine in groups.items():
+            tier = catalog.segments[tier_id]
+            fit = self._make_room(tier, np.array(mine, np.int32), now, wall_ms)
+            if fit.size:
+                self._copies.order(number, tier_id, fit, False, now)
+        return np.array(waiting, np.int32)
+
+    def _make_room(self, tier: Segment, rows: I32, now: float, wall_ms: int) -> I32:
+        """The leading ones of these that the tier takes, after its coldest have gone."""
+        table = self._catalog.table
+        if table.replica_count + rows.size >= table.replicas_max:
+            return rows[:0]
+        size = int(table.size[rows].sum())
+        need = Need(tier, size - tier.free_bytes, int(rows.size) - tier.free_slots)
+        if not need.met:
+            plan = self._catalog.rows.evictor.plan(need)
+            self._evict(plan.chosen(), now, wall_ms, below=True)
+        fits = np.cumsum(table.size[rows]) <= tier.free_bytes
+        fits &= np.arange(1, rows.size + 1) <= tier.free_slots
+        still = fits & (table.state[rows] == COMMITTED)
+        kept: I32 = rows[still]
+        return kept
+
+    def _evict(self, rows: I32, now: float, wall_ms: int, *, below: bool) -> None:
+        before = self._catalog.events.next_sequence
+        retirements = self._catalog.room.evict(rows, wall_ms, now, below=below)
+        self._removals.follow(retirements, self._catalog.events.keys_since(before))
+
+    # Back.
+
+    def _promote(self, now: float, wall_ms: int) -> None:
+        catalog = self._catalog
+        books = catalog.rows.tiers
+        opened = sum(one.source.below and not one.target.below for one in catalog.copying)
+        if not books.wanted or opened >= PROMOTIONS_MAX:
+            return
+        rows = books.take_wanted()
+        rows = rows[~books.held(rows, below=False) & books.held(rows, below=True)]
+        rows = rows[~catalog.copying.open(rows)] if rows.size else rows
+        groups: dict[tuple[int, int], list[int]] = {}
+        for row in rows.tolist():
+            source = catalog.copying.source_of(row)
+            assert source is not None, row
+            target = self._home(source, int(catalog.table.size[row]))
+            if target is not None:
+                groups.setdefault((source.id, target.id), []).append(row)
+        for (number, target_id), mine in groups.items():
+            opened += 1
+            if opened > PROMOTIONS_MAX:
+                books.wanted.update((row, int(catalog.table.seq[row])) for row in mine)
+                continue
+            fit = self._cooler_than(catalog.segments[target_id], mine, now, wall_ms)
+            if fit.size:
+                self._copies.order(number, target_id, fit, False, now)
+
+    def _home(self, source: Segment, size: int) -> Segment | None:
+        """Memory of the same node, or that with most room."""
+        facts = [one for one in self._catalog.facts() if one.capacity_bytes >= size]
+        best = max(facts, key=lambda one: (one.node == source.node, one.free_bytes), default=None)
+        return None if best is None else self._catalog.segments[best.segment]
+
+    def _cooler_than(self, target: Segment, mine: list[int], now: float, wall_ms: int) -> I32:
+        """The hottest of these for which there is room, or that of others read less."""
+        books, table = self._catalog.rows.tiers, self._catalog.table
+        rows = np.array(mine, np.int32)
+        rows = rows[np.argsort(-books.heat(rows), kind="stable")][:COPIES_PER_ORDER]
+        rows = rows[np.cumsum(table.size[rows]) <= ORDER_BYTES_MAX] if rows.size > 1 else rows
+        coldest = int(books.heat(rows[-1:])[0])
+        size = int(table.size[rows].sum())
+        need = Need(target, size - target.free_bytes, int(rows.size) - target.free_slots)
+        if not need.met:
+            evictor = self._catalog.rows.evictor
+            plan = evictor.plan(need)
+            chosen = plan.chosen()
+            cooler = plan.size >= need.size and plan.objects >= need.objects
+            cooler = cooler and bool((books.heat(chosen) < coldest).all())
+            cooler = cooler and not np.isin(rows, chosen).any()
+            cooler = cooler and books.split(chosen, below=False)[1].size == 0
+            if not cooler:
+                evictor.put_back(target.id, plan, chosen[:0])
+                self.promotions_refused += rows.size
+                return rows[:0]
+            self._evict(chosen, now, wall_ms, below=False)
+        return rows
+
+    # What became of it.
+
+    def ended(self, order: CopyOrder, status: U8, kept: I32, now: float, wall_ms: int) -> None:
+        """An order is over: `kept` rows have the copy now."""
+        source, target = order.source, order.target
+        if target.below:
+            self.offloaded += kept.size
+            self.offload_failed += int((status != 0).sum())
+            if (status != 0).any():
+                self._resting[target.id] = now + REST_S
+            self._catalog.rows.record("offload", kept, wall_ms, target.medium)
+        elif source.below:
+            self.promoted += kept.size
+            self._catalog.rows.record("promote", kept, wall_ms)
+        self._next_step = min(self._next_step, now)
+
+    def stat(self) -> dict[str, object]:
+        """The counters of `stat`, explained in docs/tiers.md."""
+        room, books = self._catalog.room, self._catalog.rows.tiers
+        mine = [one for one in self._catalog.segments if one.below and one.alive]
+        return {
+            "tier_capacity_bytes": sum(one.capacity_bytes for one in mine),
+            "tier_committed_bytes": sum(one.committed_bytes for one in mine),
+            "tier_objects": sum(one.objects for one in mine),
+            "tier_reads": books.reads_below,
+            "offload_queue": len(books.fresh),
+            "offloaded": self.offloaded,
+            "offload_failed": self.offload_failed,
+            "offload_skipped": books.fresh_skipped,
+            "demoted": room.demoted_objects,
+            "forgotten": room.forgotten_objects,
+            "promoted": self.promoted,
+            "promotions_refused": self.promotions_refused,
+        }
+
+
+def _distance(tier: Segment, source: Segment) -> tuple[bool, int]:
+    """The node's own tier, else that with most room."""
+    return tier.node != source.node, -tier.free_bytes

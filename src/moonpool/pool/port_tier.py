@@ -1,0 +1,259 @@
+"""A client's way to a tier below memory: reads by frames, in pieces, proved at this end.
+
+Nobody writes here: what lies on a tier is copied there by its node. Reads of one port share a few
+connections; each asks and waits, so that calls to several ports overlap.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+import moonpool
+from moonpool._core import crc32c
+from moonpool.core.address import parse_address
+from moonpool.core.clock import Deadline, SystemClock
+from moonpool.core.errors import BadFrame, TransferError
+from moonpool.core.handshake import NONCE_BYTES, ClientHandshake
+from moonpool.core.host import host_id
+from moonpool.core.stream import FrameStream
+from moonpool.core.wire import MESSAGE, Frame
+from moonpool.pool.columns import u8, u32, u64
+from moonpool.pool.messages_tier import (
+    ANSWER_BYTES_MAX,
+    BLOCKS_MAX,
+    PIECE_BYTES_MAX,
+    TierPieces,
+    TierRead,
+    decode,
+    encode,
+)
+from moonpool.pool.ports import (
+    AgentCall,
+    Buffer,
+    Finisher,
+    Outcome,
+    ReadCall,
+    ReadRangeCall,
+    Status,
+    View,
+    call_length,
+    failed,
+)
+
+IDLE_MAX = 4
+CONNECT_S = 1.0
+
+
+class _Piece(NamedTuple):
+    """Bytes [offset, end) of block number `block`; `end` may lie beyond the object."""
+
+    block: int
+    offset: int
+    end: int
+
+
+class _Found(NamedTuple):
+    status: int
+    size: int
+    crc: int
+
+
+class TierPort:
+    kind = "tier"
+    local = False
+
+    def __init__(self, address: str, token: str, incarnation: bytes, node: str) -> None:
+        self.incarnation = incarnation
+        self.node = node
+        self._address = address
+        self._token = token
+        self._clock = SystemClock()
+        self._lock = threading.Lock()
+        self._idle: list[FrameStream] = []
+        self._closed = False
+
+    def start(self, call: AgentCall, timeout_s: float) -> Finisher:
+        """Reads only; anything else is REFUSED."""
+        count = call_length(call)
+        if not isinstance(call, ReadCall | ReadRangeCall):
+            return lambda: failed(count, Status.REFUSED, "a tier below memory is only read")
+        deadline = Deadline.after(self._clock.monotonic(), timeout_s)
+        return lambda: self._read(call, deadline)
+
+    def _read(self, call: ReadCall | ReadRangeCall, deadline: Deadline) -> Outcome:
+        count = len(call.slots)
+        try:
+            stream = self._take(deadline)
+        except (TransferError, OSError) as error:
+            return failed(count, Status.UNREACHABLE, str(error))
+        try:
+            found = _Reading(call, stream, deadline).run()
+        except (TransferError, ValueError, msgspec.MsgspecError) as error:
+            stream.close()
+            return failed(count, Status.UNREACHABLE, str(error))
+        except BaseException:
+            stream.close()
+            raise
+        self._give(stream)
+        return Outcome(
+            np.array([one.status for one in found], np.uint8),
+            call.slots,
+            call.generations,
+            np.array([one.crc for one in found], np.uint32),
+            np.array([one.size for one in found], np.uint64),
+        )
+
+    # Connections.
+
+    def _take(self, deadline: Deadline) -> FrameStream:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        host, port, _ = parse_address(self._address)
+        left = min(CONNECT_S, deadline.check(self._clock.monotonic(), "connect to a tier"))
+        sock = socket.create_connection((host, port), timeout=left)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream = FrameStream(sock, self._clock)
+        handshake = ClientHandshake(
+            self._token,
+            "client",
+            f"client-{os.getpid()}",
+            moonpool.__version__,
+            os.urandom(NONCE_BYTES),
+            host_id(),
+        )
+        try:
+            frame: Frame | None = handshake.start()
+            while frame is not None:
+                stream.send(frame.kind, frame.payload, deadline)
+                frame = handshake.receive(stream.recv(deadline))
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def _give(self, stream: FrameStream) -> None:
+        with self._lock:
+            if not self._closed and len(self._idle) < IDLE_MAX:
+                self._idle.append(stream)
+                return
+        stream.close()
+
+    # What needs memory mapped here.
+
+    def read_one(self, slot: int, generation: int, buffer: Buffer, verify: bool) -> int:
+        return -1 - Status.BUSY
+
+    def read_bytes(self, slot: int, generation: int, verify: bool) -> bytes | int:
+        return -1 - Status.BUSY
+
+    def pin(self, slot: int, generation: int, verify: bool) -> View | int:
+        return -1 - Status.BUSY
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for stream in idle:
+            stream.close()
+
+
+class _Reading:
+    """One call over one connection: pieces are asked for until every block is whole or over."""
+
+    def __init__(
+        self, call: ReadCall | ReadRangeCall, stream: FrameStream, deadline: Deadline
+    ) -> None:
+        self._call = call
+        self._stream = stream
+        self._deadline = deadline
+        self._views = [memoryview(buffer).cast("B") for buffer in call.buffers]
+        self._whole = isinstance(call, ReadCall)
+        self._starts = [0] * len(call.slots) if self._whole else call.offsets.tolist()  # type: ignore[union-attr]
+        self._found: list[_Found] = [_Found(Status.OK, 0, 0)] * len(call.slots)
+
+    def run(self) -> list[_Found]:
+        wanted = [
+            _Piece(i, start, start + view.nbytes)
+            for i, (start, view) in enumerate(zip(self._starts, self._views, strict=True))
+        ]
+        number = 0
+        while wanted:
+            now = wanted[: self._fitting(wanted)]
+            number += 1
+            rest = self._ask(number, now)
+            wanted = rest + wanted[len(now) :]
+        if self._whole and self._call.verify:  # type: ignore[union-attr]
+            for i, one in enumerate(self._found):
+                if one.status == Status.OK and crc32c(self._views[i][: one.size]) != one.crc:
+                    self._found[i] = _Found(Status.CORRUPT, 0, 0)
+        return self._found
+
+    @staticmethod
+    def _fitting(wanted: list[_Piece]) -> int:
+        """How many of these one answer can hold."""
+        total = 0
+        for i, piece in enumerate(wanted[:BLOCKS_MAX]):
+            total += min(piece.end - piece.offset, PIECE_BYTES_MAX)
+            if total > ANSWER_BYTES_MAX:
+                return i
+        return min(len(wanted), BLOCKS_MAX)
+
+    def _ask(self, number: int, pieces: list[_Piece]) -> list[_Piece]:
+        """What is still to come of them."""
+        at = np.array([piece.block for piece in pieces])
+        lengths = [min(piece.end - piece.offset, PIECE_BYTES_MAX) for piece in pieces]
+        message = TierRead(
+            number,
+            self._call.slots[at].tobytes(),
+            self._call.generations[at].tobytes(),
+            np.array([piece.offset for piece in pieces], np.uint64).tobytes(),
+            np.array(lengths, np.uint64).tobytes(),
+        )
+        self._stream.send(MESSAGE, encode(message), self._deadline)
+        answer = decode(self._stream.recv(self._deadline).payload)
+        if not isinstance(answer, TierPieces) or answer.id != number:
+            raise BadFrame(f"a tier answered {type(answer).__name__} out of turn")
+        return self._take(pieces, answer)
+
+    def _take(self, pieces: list[_Piece], answer: TierPieces) -> list[_Piece]:
+        columns = zip(
+            pieces,
+            u8(answer.status).tolist(),
+            u64(answer.size).tolist(),
+            u32(answer.crc).tolist(),
+            u64(answer.length).tolist(),
+            strict=True,
+        )
+        rest: list[_Piece] = []
+        raw, begin = memoryview(answer.pieces), 0
+        for piece, status, size, crc, length in columns:
+            one, begin = raw[begin : begin + length], begin + length
+            view, start = self._views[piece.block], self._starts[piece.block]
+            if status == Status.OK and not self._fits(piece, size, length):
+                status = Status.BOUNDS
+            if status != Status.OK:
+                self._found[piece.block] = _Found(status, 0, 0)
+                continue
+            view[piece.offset - start : piece.offset - start + length] = one
+            end = min(piece.end, size) if self._whole else piece.end
+            shown = size if self._whole else view.nbytes
+            self._found[piece.block] = _Found(status, shown, crc)
+            if piece.offset + length < end:
+                rest.append(_Piece(piece.block, piece.offset + length, end))
+        return rest
+
+    def _fits(self, piece: _Piece, size: int, length: int) -> bool:
+        """The object is not larger than its buffer, the range lies in it, and it goes on."""
+        if self._whole and size > self._views[piece.block].nbytes:
+            return False
+        if not self._whole and piece.end > size:
+            return False
+        end = min(piece.end, size)
+        return length <= piece.end - piece.offset and (length > 0 or piece.offset >= end)
