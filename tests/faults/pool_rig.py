@@ -129,6 +129,7 @@ class Rig:
         token: str,
         headroom: int = 8 * MIB,
         disk_size: int = 0,
+        remote: bool = False,
         **master: Any,
     ) -> None:
         settings = {"node_lease_ms": LEASE_MS, "clock_slack_ms": SLACK_MS, "port": 0} | master
@@ -147,6 +148,7 @@ class Rig:
                     token=token,
                     disk=str(directory / "disk") if disk_size else "",
                     disk_size=disk_size or 1 << 30,
+                    remote=f"file://{directory}/remote" if remote else "",
                 )
                 for i in range(nodes)
             ],

@@ -144,3 +144,26 @@ def test_what_is_read_again_comes_back_to_memory(rig: Rig) -> None:
     eventually(lambda: counter(pool, "promoted") >= 1, "it is in memory again")
     with pool.view(KEYS[0]) as data:
         assert data is not None and bytes(data) == stamp(KEYS[0], SIZE)
+
+
+def test_three_levels_memory_disk_and_an_object_store() -> None:
+    with running(nodes=1, memory=4 * MIB, disk_size=8 * MIB, remote=True, offload="write") as rig:
+        pool = rig.connect()
+        for key in KEYS:
+            assert pool.put(key, stamp(key, SIZE)).ok
+            eventually(lambda: counter(pool, "offload_queue") < 32, "the tiers keep up")
+        eventually(lambda: objects_on(pool, "remote") == len(KEYS), "all are there")
+        assert 20 < objects_on(pool, "disk") < len(KEYS)
+        assert_whole(pool, KEYS)
+        assert counter(pool, "evicted_objects") == 0
+        rig.kill(rig.nodes[0], rig.master)
+        rig.restart()
+        after = rig.connect()
+        eventually(lambda: counter(after, "objects") == len(KEYS), "all are known again")
+        assert_whole(after, KEYS)
+
+
+def objects_on(pool: Pool, medium: str) -> int:
+    segments = pool.stat()["segments"]
+    assert isinstance(segments, dict)
+    return sum(one["objects"] for one in segments.values() if one["medium"] == medium)

@@ -170,10 +170,10 @@ def test_nothing_stays_below_whose_parent_goes() -> None:
     segment = catalog.segments[1]
     one = np.zeros(1, np.uint32), np.ones(1, np.uint64)
     catalog.rows.add_replicas(segment, child, *one)
-    stay, go = catalog.rows.tiers.split(family, below=False)
+    stay, go = catalog.rows.tiers.split(family, "memory")
     assert (stay.tolist(), go.tolist()) == ([], family.tolist())
     catalog.rows.add_replicas(segment, parent, one[0] + 1, one[1])
-    stay, go = catalog.rows.tiers.split(family, below=False)
+    stay, go = catalog.rows.tiers.split(family, "memory")
     assert (stay.tolist(), go.tolist()) == (family.tolist(), [])
 
 
@@ -247,8 +247,11 @@ def test_an_object_that_was_demoted_is_not_repaired() -> None:
     world.put_all(*KEYS[:IN_MEMORY], replicas=2)
     world.put_all(*KEYS[10 : 10 + IN_MEMORY], replicas=2)
     world.pass_time(5.0, 0.1)
-    assert world.where(KEYS[0]) == [1]
     assert world.where(KEYS[10]) == [0, 1, 2]  # nor is the copy below one too many
+    gone = pack_keys(KEYS[11 : 10 + IN_MEMORY])
+    assert set(world.call(world.me, m.Remove(gone), m.Removed).status) == {R.REMOVED}
+    world.pass_time(5.0, 0.1)
+    assert world.where(KEYS[0]) == [1]
 
 
 def test_a_tier_that_hangs_holds_nobody_up(world: World) -> None:

@@ -104,6 +104,20 @@ class NodeConfig(Section, frozen=True, kw_only=True):
         ),
     ] = False
 
+    remote: Annotated[
+        str,
+        setting(
+            "Object store for a tier below memory and disk, as 's3://bucket/prefix' or "
+            "'file:///folder'; empty: none. Its index lies in `disk`, or else beside the segment."
+        ),
+    ] = ""
+    remote_size: Annotated[
+        int,
+        setting(
+            "Bytes that the remote tier may hold.", unit="bytes", minimum=4096, maximum=BYTES_MAX
+        ),
+    ] = 100 << 30
+
     @property
     def directory(self) -> Path:
         """`dir`, or the default one of this user."""

@@ -24,6 +24,10 @@ _GAUGES: Final = {
     "held_puts": "Calls waiting for the end of a recovery.",
     "retire_orders": "Removals not yet confirmed by their node.",
     "tombstones": "Removals remembered for nodes that are away.",
+    "tier_capacity_bytes": "What living tiers below memory may hold.",
+    "tier_committed_bytes": "What they do.",
+    "tier_objects": "Copies there.",
+    "offload_queue": "Puts that wait to be copied down.",
     "sessions": "Connections.",
 }
 _COUNTERS: Final = {
@@ -36,6 +40,14 @@ _COUNTERS: Final = {
     "failures": "Requests answered with an error.",
     "refused_chunks": "Broken inventory reports.",
     "retire_refused": "Removals refused because too many waited.",
+    "tier_reads": "Reads of objects that memory had no copy of.",
+    "offloaded": "Objects copied to a tier below memory.",
+    "offload_failed": "Those that a tier did not take.",
+    "offload_skipped": "Those that found the queue full.",
+    "demoted": "Objects that left memory and have a copy below.",
+    "forgotten": "Objects that left a tier and have another copy.",
+    "promoted": "Objects that came back to memory.",
+    "promotions_refused": "Those for which nothing cooler would go.",
 }
 _ANSWERS: Final = {
     "lookups": "Keys looked up, by what was said; all but found are misses.",
@@ -86,7 +98,10 @@ def _families(watch: Watch) -> Iterator[Family]:
 
 def _segments(figures: Figures) -> Iterator[Family]:
     segments: Mapping[str, dict[str, Any]] = figures["segments"]
-    labels = {number: {"segment": number, "node": one["node"]} for number, one in segments.items()}
+    labels = {
+        number: {"segment": number, "node": one["node"], "medium": one["medium"]}
+        for number, one in segments.items()
+    }
     for name, text in _SEGMENT.items():
         samples = [("", labels[number], float(one[name])) for number, one in segments.items()]
         yield _family(f"segment_{name}", "gauge", text, samples)

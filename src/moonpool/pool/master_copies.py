@@ -173,7 +173,7 @@ class Copies:
         for row in rows.tolist():
             _, replicas = table.replicas_of(np.array([row], np.int32))
             here = [r for r in replicas.tolist() if alive[table.replica_segment[r]]]
-            here = [r for r in here if not segments.below[table.replica_segment[r]]]
+            here = [r for r in here if not segments[int(table.replica_segment[r])].below]
             if len(here) > table.wanted[row]:
                 surplus.append(
                     min(here, key=lambda r: segments[int(table.replica_segment[r])].free_bytes)

@@ -19,6 +19,7 @@ from moonpool.pool.catalog.segments import Segment
 from moonpool.pool.catalog.standing import IN_TURN
 from moonpool.pool.master_copies import ORDER_BYTES_MAX, Copies
 from moonpool.pool.master_removals import Removals
+from moonpool.pool.messages import MEMORY
 
 STEP_S = 0.05
 OFFLOADS_MAX = 2  # orders open at a time, for each tier
@@ -122,10 +123,17 @@ class Tiering:
         rows = rows[good]
         if rows.size:
             books = catalog.rows.tiers
-            rows = rows[books.held(rows, below=False) & ~books.held(rows, below=True)]
-        if rows.size:
-            rows = rows[~catalog.copying.open(rows)]
+            rows = rows[books.in_memory(rows)]
         ready = self._ready(now)
+        waiting = [rows[:0]]
+        for medium in {one.medium for one in ready}:
+            lacking = rows[~catalog.rows.tiers.on(rows, medium)] if rows.size else rows
+            tiers = [one for one in ready if one.medium == medium]
+            waiting.append(self._down_to(tiers, lacking, now, wall_ms))
+        return np.unique(np.concatenate(waiting))
+
+    def _down_to(self, tiers: list[Segment], rows: I32, now: float, wall_ms: int) -> I32:
+        catalog, table = self._catalog, self._catalog.table
         groups: dict[tuple[int, int], list[int]] = {}
         sizes: dict[tuple[int, int], int] = {}
         waiting = []
@@ -133,9 +141,10 @@ class Tiering:
             source = catalog.copying.source_of(row)
             if source is None or source.below:
                 continue
-            tier = min(ready, key=lambda one: _distance(one, source), default=None)
+            tier = min(tiers, key=lambda one: _distance(one, source))
             size = int(table.size[row])
-            if tier is None or size > tier.capacity_bytes:
+            version = int(table.term[row]), int(table.seq[row])
+            if size > tier.capacity_bytes or catalog.copying.expects(tier.id, version):
                 continue
             pair = (source.id, tier.id)
             full = pair in groups and (
@@ -162,16 +171,16 @@ class Tiering:
         need = Need(tier, size - tier.free_bytes, int(rows.size) - tier.free_slots)
         if not need.met:
             plan = self._catalog.rows.evictor.plan(need)
-            self._evict(plan.chosen(), now, wall_ms, below=True)
+            self._evict(plan.chosen(), now, wall_ms, tier.medium)
         fits = np.cumsum(table.size[rows]) <= tier.free_bytes
         fits &= np.arange(1, rows.size + 1) <= tier.free_slots
         still = fits & (table.state[rows] == COMMITTED)
         kept: I32 = rows[still]
         return kept
 
-    def _evict(self, rows: I32, now: float, wall_ms: int, *, below: bool) -> None:
+    def _evict(self, rows: I32, now: float, wall_ms: int, medium: str) -> None:
         before = self._catalog.events.next_sequence
-        retirements = self._catalog.room.evict(rows, wall_ms, now, below=below)
+        retirements = self._catalog.room.evict(rows, wall_ms, now, medium=medium)
         self._removals.follow(retirements, self._catalog.events.keys_since(before))
 
     # Back.
@@ -183,7 +192,7 @@ class Tiering:
         if not books.wanted or opened >= PROMOTIONS_MAX:
             return
         rows = books.take_wanted()
-        rows = rows[~books.held(rows, below=False) & books.held(rows, below=True)]
+        rows = rows[~books.in_memory(rows) & books.below(rows)]
         rows = rows[~catalog.copying.open(rows)] if rows.size else rows
         groups: dict[tuple[int, int], list[int]] = {}
         for row in rows.tolist():
@@ -223,12 +232,12 @@ class Tiering:
             cooler = plan.size >= need.size and plan.objects >= need.objects
             cooler = cooler and bool((books.heat(chosen) < coldest).all())
             cooler = cooler and not np.isin(rows, chosen).any()
-            cooler = cooler and books.split(chosen, below=False)[1].size == 0
+            cooler = cooler and books.split(chosen, MEMORY)[1].size == 0
             if not cooler:
                 evictor.put_back(target.id, plan, chosen[:0])
                 self.promotions_refused += rows.size
                 return rows[:0]
-            self._evict(chosen, now, wall_ms, below=False)
+            self._evict(chosen, now, wall_ms, MEMORY)
         return rows
 
     # What became of it.

@@ -65,10 +65,12 @@ class _Found(NamedTuple):
 
 
 class TierPort:
-    kind = "tier"
     local = False
 
-    def __init__(self, address: str, token: str, incarnation: bytes, node: str) -> None:
+    def __init__(
+        self, address: str, token: str, incarnation: bytes, node: str, medium: str = "disk"
+    ) -> None:
+        self.kind = medium
         self.incarnation = incarnation
         self.node = node
         self._address = address

@@ -47,6 +47,9 @@ CLAIM_DTYPE = np.dtype(
 Status = BlockStatus
 
 
+BELOW = ("disk", "remote")  # kinds of ports to tiers below memory, fastest first
+
+
 class PutCall(msgspec.Struct, frozen=True):
     """Claim, write and seal n objects. `records` CLAIM_DTYPE[n], `sources` n readable buffers."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from moonpool.pool import messages as m
 from moonpool.pool.client_state import Placement, Replica
 from moonpool.pool.columns import i32, pack_keys, replica_starts, u8, u16, u32, u64
-from moonpool.pool.ports import Buffer, Outcome, Port, ReadCall, Status
+from moonpool.pool.ports import BELOW, Buffer, Outcome, Port, ReadCall, Status
 from moonpool.pool.protocol import Context, MasterLost, Protocol, ask, call_all, learn_topology
 from moonpool.pool.results import Hit, Miss, MissReason
 
@@ -67,7 +67,7 @@ def _remember(context: Context, keys: Sequence[bytes], reply: m.Found) -> list[P
     # The usual answer: a run of keys found, one copy each.
     run = len(reply.status) - len(reply.status.lstrip(_FOUND))
     reached = [port for segment in segments[:run] if (port := ports[segment]) is not None]
-    below = any(port is not None and port.kind == "tier" for port in ports.values())
+    below = any(port is not None and port.kind in BELOW for port in ports.values())
     if len(reached) < run or below or reply.replicas.counts[:run].strip(b"\1"):
         reached, run = [], 0
     best = map(Replica, reached, slots, generations)
@@ -90,15 +90,16 @@ def _remember(context: Context, keys: Sequence[bytes], reply: m.Found) -> list[P
         if len(replicas) > 1:
             replicas.sort(key=_slowness)
         placement = Placement(sizes[i], rows[i], sequences[i], tuple(replicas))
-        if replicas[0].port.kind != "tier":  # it may be in memory by the next time
+        if replicas[0].port.kind not in BELOW:  # it may be in memory by the next time
             state.remember(keys[i], placement)
         answers.append(placement)
     return answers
 
 
-def _slowness(replica: Replica) -> tuple[bool, bool]:
+def _slowness(replica: Replica) -> tuple[int, bool]:
     """Memory before any tier below it, this host's before others'."""
-    return replica.port.kind == "tier", not replica.port.local
+    kind = replica.port.kind
+    return BELOW.index(kind) + 1 if kind in BELOW else 0, not replica.port.local
 
 
 class _Wanted:
@@ -245,7 +246,7 @@ def touch(context: Context, keys: Sequence[bytes]) -> None:
 
 def touch_below(context: Context, placement: Placement) -> None:
     """A read of what is remembered nowhere, because its only copies lie below memory."""
-    if placement.replicas[0].port.kind == "tier":
+    if placement.replicas[0].port.kind in BELOW:
         context.state.touches.add(placement.row, placement.sequence, context.now())
 
 
@@ -319,7 +320,7 @@ def _read(
         ):
             if status == Status.OK:
                 results[want.index] = want.hit(size, node)
-                if port.kind == "tier" and want.placement is not None:
+                if port.kind in BELOW and want.placement is not None:
                     touch_below(context, want.placement)
                 continue
             if status == Status.BOUNDS:

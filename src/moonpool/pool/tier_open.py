@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from moonpool.core.clock import Clock
-from moonpool.core.errors import BadConfig
+from moonpool.core.errors import BadConfig, MoonpoolError
 from moonpool.core.host import host_id
 from moonpool.core.sections import NodeConfig
 from moonpool.core.units import format_bytes
 from moonpool.pool.tier_node import TierNode
 from moonpool.pool.tiers.agent import TierAgent
 from moonpool.pool.tiers.disk_log import DiskLog, bucket_bytes_of
+from moonpool.pool.tiers.object_store import ObjectStore, open_remote
 
 OBJECT_BYTES = 16_384  # one slot for so many bytes
 SLOTS = 1024, 1 << 22
@@ -19,23 +20,47 @@ LIVE_SHARE = 0.85  # of what the files may take; the rest is garbage on its way 
 
 
 def open_tiers(config: NodeConfig, name: str, clock: Clock) -> list[TierNode]:
-    """Not started. Raises SegmentLocked, BadConfig."""
-    if not config.disk:
-        return []
-    directory = Path(config.disk).expanduser().absolute() / f"{name}.tier"
+    """Not started, fastest first. Raises SegmentLocked, BadConfig, MissingExtra."""
+    agents: list[TierAgent] = []
+    home = Path(config.disk).expanduser().absolute() if config.disk else config.directory
     try:
-        store = DiskLog(
-            directory,
-            config.disk_size,
-            direct=config.disk_direct,
-            sync=config.disk_sync,
-            boot_id=host_id(),
-            wall_ms=clock.wall_ms(),
-        )
-    except OSError as error:
-        raise BadConfig(f"node.disk = {config.disk}: {error}") from None
+        if config.disk:
+            agents.append(_disk(config, home / f"{name}.tier", clock))
+        if config.remote:
+            agents.append(_remote(config, name, home / f"{name}.remote", clock))
+    except BaseException as error:
+        for agent in agents:
+            agent.close()
+        if isinstance(error, OSError) and not isinstance(error, MoonpoolError):
+            raise BadConfig(f"no tier can lie in {home}: {error}") from None
+        raise
+    return [TierNode(config, name, agent, clock) for agent in agents]
+
+
+def _disk(config: NodeConfig, directory: Path, clock: Clock) -> TierAgent:
     capacity = disk_capacity_bytes(config.disk_size)
-    return [TierNode(config, name, TierAgent(store, capacity, slot_count(capacity)), clock)]
+    store = DiskLog(
+        directory,
+        config.disk_size,
+        direct=config.disk_direct,
+        sync=config.disk_sync,
+        boot_id=host_id(),
+        wall_ms=clock.wall_ms(),
+    )
+    return TierAgent(store, capacity, slot_count(capacity))
+
+
+def _remote(config: NodeConfig, name: str, directory: Path, clock: Clock) -> TierAgent:
+    store = ObjectStore(
+        directory,
+        open_remote(config.remote),
+        name,
+        config.remote_size,
+        sync=config.disk_sync,
+        boot_id=host_id(),
+        wall_ms=clock.wall_ms(),
+    )
+    return TierAgent(store, config.remote_size, slot_count(config.remote_size))
 
 
 def disk_capacity_bytes(limit_bytes: int) -> int:

@@ -169,11 +169,12 @@ def test_files_of_another_incarnation_are_set_aside(tmp_path: Path) -> None:
     put(log, 1)
     log.close()
     stray = bucket(tmp_path / "other")
-    stray.rename(tmp_path / "mine" / "00000009.bucket")
+    assert stray.name == bucket(tmp_path / "mine").name
+    stray.replace(bucket(tmp_path / "mine"))
     after = opened(tmp_path / "mine")
     assert after.counts["quarantined_files"] == 1
-    assert (tmp_path / "mine" / "quarantine" / "00000009.bucket.0").exists()
-    assert [entry.slot for entry in after.entries()] == [1]
+    assert (tmp_path / "mine" / "quarantine" / f"{stray.name}.0").exists()
+    assert after.entries() == []
     after.close()
 
 

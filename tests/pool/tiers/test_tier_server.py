@@ -32,7 +32,7 @@ class Served:
         self.agent = TierAgent(opened(path), 1 << 22, 64)
         self.agent.raise_term(TERM, ME)
         self.agent.set_valid_until(2**62)
-        self.full = False
+        self.full = self.spoil = False
         self.after_read = lambda: None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -50,6 +50,8 @@ class Served:
         future: asyncio.Future[Finished] = self._loop.create_future()
         data = self.agent.store.read(*op)  # type: ignore[arg-type, misc]
         self.after_read()
+        if self.spoil:
+            data = bytes(1) + bytes(data)[1:]  # type: ignore[arg-type]
         bad = isinstance(data, Status)
         future.set_result(Finished(1, data, None) if bad else Finished(1, Status.OK, data))
         return future
@@ -137,6 +139,12 @@ def test_what_is_removed_while_it_is_read_is_not_answered(served: Served) -> Non
     served.after_read = lambda: served.agent.retire(slots, generations, TERM) and None  # type: ignore[assignment, func-returns-value]
     outcome, _ = served.read(entry)
     assert outcome.status.tolist() == [Status.MOVED]
+
+
+def test_bytes_changed_on_the_way_are_found_at_this_end(served: Served) -> None:
+    entry, _ = served.keep(1)
+    served.spoil = True
+    assert served.read(entry)[0].status.tolist() == [Status.CORRUPT]
 
 
 def test_a_full_queue_is_busy_and_the_next_read_goes_on(served: Served) -> None:

@@ -11,6 +11,7 @@ from moonpool.pool.catalog.base import COMMITTED, I32, SHELTERED, Retirement
 from moonpool.pool.catalog.needs import Need
 from moonpool.pool.catalog.reservations import PutRequest
 from moonpool.pool.catalog.rows import Rows
+from moonpool.pool.messages import MEMORY
 
 
 class Room:
@@ -21,7 +22,7 @@ class Room:
         self.evictions = 0
         self.evicted_objects = 0
         self.demoted_objects = 0  # lost their copy in memory, and have one below
-        self.forgotten_objects = 0  # lost the one below, and have one in memory
+        self.forgotten_objects = 0  # lost one below, and have another
 
     @contextmanager
     def sheltering(self, rows: I32, parents: I32) -> Iterator[None]:
@@ -37,32 +38,30 @@ class Room:
             self._rows.evictor.sheltered = 0
 
     def evict(
-        self, rows: I32, wall_ms: int, now: float, *, below: bool = False, whole: bool = False
+        self, rows: I32, wall_ms: int, now: float, *, medium: str = MEMORY, whole: bool = False
     ) -> list[Retirement]:
-        """Whole closures, children first, leave memory (or with `below` the tiers below it). What
-        has a copy on the other side stays there, unless its parent goes, or `whole` is asked."""
+        """Whole closures, children first, leave a medium. What has a copy on another one stays
+        there, unless its parent goes, or `whole` is asked."""
         if rows.size == 0:
             return []
         self.evictions += 1
         retirements: list[Retirement] = []
         if self._rows.segments.tiered and not whole:
-            stay, rows = self._rows.tiers.split(rows, below)
-            retirements = self._leave(stay, below, wall_ms)
+            stay, rows = self._rows.tiers.split(rows, medium)
+            retirements = self._leave(stay, medium, wall_ms)
         self.evicted_objects += int((self._rows.table.state[rows] == COMMITTED).sum())
         return retirements + self._rows.drop(rows, "evict", wall_ms, now, closed=True)
 
-    def _leave(self, rows: I32, below: bool, wall_ms: int) -> list[Retirement]:
-        """These lose their copies on one side only."""
-        replicas = self._rows.tiers.copies(rows, below)
+    def _leave(self, rows: I32, medium: str, wall_ms: int) -> list[Retirement]:
+        """These lose their copies on one medium only."""
+        replicas = self._rows.tiers.copies(rows, medium)
         moved = np.unique(self._rows.table.replica_object[replicas])
-        if below:
-            self.forgotten_objects += moved.size
-        else:
+        if medium == MEMORY:
             self.demoted_objects += moved.size
-        table, segments = self._rows.table, self._rows.segments
-        for segment, at in segments.groups(table.replica_segment[replicas]):
-            of_these = np.unique(table.replica_object[replicas[at]])
-            self._rows.record("forget" if below else "demote", of_these, wall_ms, segment.medium)
+        else:
+            self.forgotten_objects += moved.size
+        kind = "demote" if medium == MEMORY else "forget"
+        self._rows.record(kind, moved, wall_ms, medium)
         return self._rows.take_replicas(replicas)
 
     def relieve(self, wall_ms: int, now: float) -> list[Retirement]:

@@ -184,7 +184,8 @@ class Segments:
         self.changes = Changes()
         self.alive = np.zeros(segments_max, np.bool_)
         self.slots = np.zeros(segments_max, np.uint32)
-        self.below = np.zeros(segments_max, np.bool_)  # of a medium below memory
+        self.media = [MEMORY]  # by code
+        self.medium = np.zeros(segments_max, np.uint8)  # code of each segment's, 0: memory
         self.tiered = False  # there is such a segment
         self.all_alive = True
 
@@ -228,7 +229,9 @@ class Segments:
         self._segments.append(segment)
         self._by_incarnation[incarnation] = segment
         self.slots[segment.id] = slots
-        self.below[segment.id] = segment.below
+        if medium not in self.media:
+            self.media.append(medium)
+        self.medium[segment.id] = self.media.index(medium)
         self.tiered = self.tiered or segment.below
         self.set_alive(segment, True)
         return segment

@@ -7,6 +7,7 @@ one before. Counters belong to rows; one that is used anew inherits at most a wi
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
@@ -35,26 +36,39 @@ class TierBooks:
         self._reads: list[U8] = []  # in this window and in the last one, by row
         self._window_end = 0.0
 
-    def held(self, rows: I32, below: bool) -> Bool:
-        """Which of these have a readable copy below memory, or in it."""
+    def in_memory(self, rows: I32) -> Bool:
+        """Which of these have a readable copy in memory."""
+        return self._held(rows, lambda media: media == 0)
+
+    def below(self, rows: I32) -> Bool:
+        """Which have a readable copy below it."""
+        return self._held(rows, lambda media: media > 0)
+
+    def on(self, rows: I32, medium: str) -> Bool:
+        code = self._segments.media.index(medium)
+        return self._held(rows, lambda media: media == code)
+
+    def _held(self, rows: I32, which: Callable[[U8], Bool]) -> Bool:
         counts, replicas = self._table.replicas_of(rows)
         numbers = self._table.replica_segment[replicas]
-        good = self._segments.alive[numbers] & (self._segments.below[numbers] == below)
+        good = self._segments.alive[numbers] & which(self._segments.medium[numbers])
         owner = np.repeat(np.arange(rows.size), counts)
         held: Bool = np.bincount(owner[good], minlength=rows.size) > 0
         return held
 
-    def copies(self, rows: I32, below: bool) -> I32:
-        """All replicas of these rows on one side."""
+    def copies(self, rows: I32, medium: str) -> I32:
+        """All replicas of these rows on one medium."""
+        code = self._segments.media.index(medium)
         _, replicas = self._table.replicas_of(rows)
-        some: I32 = replicas[self._segments.below[self._table.replica_segment[replicas]] == below]
+        some: I32 = replicas[self._segments.medium[self._table.replica_segment[replicas]] == code]
         return some
 
-    def split(self, rows: I32, below: bool) -> tuple[I32, I32]:
-        """Of closures (children first) that leave one side: those whose value stays on the other,
+    def split(self, rows: I32, medium: str) -> tuple[I32, I32]:
+        """Of closures (children first) that leave one medium: those whose value stays on another,
         and those that go. Nothing stays whose parent goes."""
         table = self._table
-        stays = self.held(rows, not below) & (table.state[rows] == COMMITTED)
+        code = self._segments.media.index(medium)
+        stays = self._held(rows, lambda media: media != code) & (table.state[rows] == COMMITTED)
         if stays.any() and not stays.all():
             gone: set[int] = set()
             parents = table.parent[rows].tolist()
@@ -78,7 +92,7 @@ class TierBooks:
     def without_offloaded(self, rows: I32, counts: U8) -> tuple[I32, U8]:
         if not self._segments.tiered:
             return rows, counts
-        kept = (counts > 0) | ~self.held(rows, below=True)
+        kept = (counts > 0) | ~self.below(rows)
         return rows[kept], counts[kept]
 
     # Reads.
@@ -97,7 +111,7 @@ class TierBooks:
         rows = rows[current]
         this = self._reads[0]
         np.add.at(this, rows, (this[rows] < READS_MAX).astype(np.uint8))
-        only_below = np.unique(rows[~self.held(rows, below=False)])
+        only_below = np.unique(rows[~self.in_memory(rows)])
         self.reads_below += int(np.isin(rows, only_below).sum())
         if self.promote_reads:
             hot = only_below[self.heat(only_below) >= self.promote_reads]

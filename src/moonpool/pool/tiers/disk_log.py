@@ -11,25 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import os
-import secrets
-import threading
-from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from moonpool._core import crc32c
-from moonpool.core.errors import SegmentLocked
-from moonpool.pool.tiers.base import WHOLE, Buffer, Entry, Notes, Status
+from moonpool.pool.tiers.base import WHOLE, Buffer, Entry, Status
 from moonpool.pool.tiers.bucket_file import DIRECT_ALIGN, PLAIN_ALIGN, BucketFile
-from moonpool.pool.tiers.disk_recovery import BUCKET_SUFFIX, bucket_path, recover
-from moonpool.pool.tiers.index_file import INDEX_NAME, IndexFile
+from moonpool.pool.tiers.disk_recovery import BUCKET_SUFFIX, Found, bucket_path, recover
+from moonpool.pool.tiers.indexed_store import IndexedStore
 from moonpool.pool.tiers.log_format import (
     BUCKET_MAGIC,
     FILE_HEADER_BYTES,
-    Kind,
     Place,
     aligned,
     data_offset,
@@ -37,22 +28,20 @@ from moonpool.pool.tiers.log_format import (
     object_header,
     parse_object_header,
     put_record,
-    record,
     remove_record,
 )
 from moonpool.pool.tiers.log_index import BucketUse, Located
 
 BUCKET_MIN, BUCKET_MAX = 64 << 10, 256 << 20
 BUCKETS = 32  # so many parts of the limit
-INDEX_SLACK = 1 << 20  # an index is written anew when it is more than twice what it says, and this
 
 
 def bucket_bytes_of(limit_bytes: int) -> int:
     return min(BUCKET_MAX, max(BUCKET_MIN, limit_bytes // BUCKETS))
 
 
-class DiskLog:
-    """Owns the folder, one process at a time. Raises SegmentLocked, BadConfig, OSError."""
+class DiskLog(IndexedStore):
+    """Owns the folder, one process at a time. Raises SegmentLocked, OSError."""
 
     medium = "disk"
 
@@ -70,50 +59,19 @@ class DiskLog:
         (another `boot_id` at the next start) leaves the folder empty."""
         self.limit_bytes = limit_bytes
         self.bucket_bytes = bucket_bytes_of(limit_bytes)
-        self._directory = directory
-        self._direct, self._sync = direct, sync
+        self._direct = direct
         self._align = DIRECT_ALIGN if direct else PLAIN_ALIGN
-        self._lock = threading.RLock()
-        self._lost: list[tuple[int, int]] = []
-        self._closed = False
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._owner = self._take_folder()
-        try:
+        self._files: dict[int, BucketFile] = {}
+        self._aligns: dict[int, int] = {}
+
+        def find() -> Found:
             found = recover(directory, direct, boot_id, wall_ms)
-            self.incarnation = found.incarnation or secrets.token_bytes(16)
-            self.counts, self.why_empty = found.counts, found.why_empty
-            self._index, self._files, self._aligns = found.index, found.files, found.aligns
-            self._opened = record(Kind.OPENED, (b"\1" if sync else b"\0") + boot_id.encode())
-            records = [*self._index.records(self.incarnation), self._opened]
-            self._log = IndexFile.create(directory, self.incarnation, records)
-        except BaseException:
-            os.close(self._owner)
-            raise
-        self._rewritten_at = self._log.end
+            self._files, self._aligns = found.files, found.aligns
+            return found
+
+        super().__init__(directory, sync, boot_id, find)
         self._open_bucket = -1
         self._next_bucket = max(self._index.buckets, default=0) + 1
-
-    def _take_folder(self) -> int:
-        path = self._directory / "owner"
-        owner = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(owner)
-            raise SegmentLocked(f"{self._directory} is in use by another node") from None
-        return owner
-
-    @property
-    def notes(self) -> Notes:
-        return self._index.notes
-
-    @property
-    def size_bytes(self) -> int:
-        return self._index.size_bytes
-
-    def entries(self) -> Sequence[Entry]:
-        with self._lock:
-            return [one.entry for one in self._index.objects.values()]
 
     def usage(self) -> dict[str, int]:
         with self._lock:
@@ -229,18 +187,6 @@ class DiskLog:
         file.path.unlink(missing_ok=True)
         file.give_up()
 
-    def _tidy(self) -> None:
-        """Write the index anew when it is mostly history."""
-        if self._log.end > 2 * self._rewritten_at + INDEX_SLACK:
-            fresh = IndexFile.create(
-                self._directory,
-                self.incarnation,
-                [*self._index.records(self.incarnation), self._opened],
-            )
-            self._log.close()
-            self._log, self._rewritten_at = fresh, fresh.end
-            self._count("index_rewrites")
-
     # Reading and erasing: any thread.
 
     def read(self, slot: int, generation: int, offset: int, length: int) -> Buffer | Status:
@@ -324,38 +270,21 @@ class DiskLog:
 
     # The rest.
 
-    def take_lost(self) -> list[tuple[int, int]]:
-        with self._lock:
-            lost, self._lost = self._lost, []
-        return lost
-
-    def save(self, notes: Notes) -> None:
-        with self._lock:
-            self._index.notes = notes
-            self._log.append(record(Kind.NOTES, msgspec.msgpack.encode(notes)), self._sync)
-
-    def _count(self, name: str) -> None:
-        with self._lock:
-            self.counts[name] = self.counts.get(name, 0) + 1
-
     def close(self) -> None:
         """All is on the medium afterwards, and said to be."""
         with self._lock:
             if self._closed:
                 return
-            self._closed = True
             with contextlib.suppress(OSError):
                 for file in self._files.values():
                     file.flush()
-                self._log.append(record(Kind.CLOSED, b""), True)
-            self._log.close()
+            self._end()
             for file in self._files.values():
                 file.give_up()
-            os.close(self._owner)
 
     def destroy(self) -> None:
         """Closed, and nothing left of it."""
         self.close()
         for path in self._directory.glob("*" + BUCKET_SUFFIX):
             path.unlink()
-        (self._directory / INDEX_NAME).unlink(missing_ok=True)
+        self._forget_index()

@@ -68,10 +68,23 @@ def set_aside(path: Path, directory: Path) -> None:
 
 def recover(directory: Path, direct: bool, boot_id: str, wall_ms: int) -> Found:
     """Raises OSError."""
+    found = recover_index(directory, boot_id, wall_ms)
+    if not found.incarnation:
+        if found.why_empty:
+            _forget_all(directory)
+        else:
+            _set_all_aside(directory, found)
+        return found
+    _open_buckets(directory, found, direct)
+    _believe(found)
+    return found
+
+
+def recover_index(directory: Path, boot_id: str, wall_ms: int) -> Found:
+    """What the index says, if it may be believed: else no incarnation."""
     found = Found()
     read = read_index(directory)
     if read is None:
-        _set_all_aside(directory, found, "no_index")
         return found
     found.incarnation, told = read
     if told.lost:
@@ -81,10 +94,7 @@ def recover(directory: Path, direct: bool, boot_id: str, wall_ms: int) -> Found:
     found.index.apply(told.records, found.incarnation)
     found.why_empty = _distrust(told.records, found.index.notes, boot_id, wall_ms)
     if found.why_empty:
-        _forget_all(directory, found)
-        return found
-    _open_buckets(directory, found, direct)
-    _believe(found)
+        found.index, found.incarnation = LogIndex(), b""
     return found
 
 
@@ -98,22 +108,20 @@ def _distrust(records: list[Record], notes: Notes, boot_id: str, wall_ms: int) -
     return "" if last.payload[1:] == boot_id.encode() else "the machine went down under it"
 
 
-def _forget_all(directory: Path, found: Found) -> None:
-    found.index = LogIndex()
-    found.incarnation = b""
+def _forget_all(directory: Path) -> None:
     for path in directory.glob("*" + BUCKET_SUFFIX):
         path.unlink()
     (directory / INDEX_NAME).unlink(missing_ok=True)
 
 
-def _set_all_aside(directory: Path, found: Found, why: str) -> None:
+def _set_all_aside(directory: Path, found: Found) -> None:
     """Buckets without an index are nobody's."""
     stray = [*directory.glob("*" + BUCKET_SUFFIX)]
     if (directory / INDEX_NAME).exists():
         stray.append(directory / INDEX_NAME)
     for path in stray:
         found.count("quarantined_files")
-        found.why_empty = why
+        found.why_empty = "there is no index"
         set_aside(path, directory)
 
 
