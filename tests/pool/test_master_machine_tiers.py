@@ -278,6 +278,25 @@ def test_a_tier_that_refuses_is_left_alone_for_a_while(world: World) -> None:
     assert world.tier.machine.copies
 
 
+def test_copies_that_a_node_lost_are_said_medium_by_medium(world: World) -> None:
+    world.put_all(KEYS[0])
+    for segment, slot, generation in world.placed(world.me, KEYS[0]):
+        found = world.call(world.me, m.Lookup(pack_keys([KEYS[0]])), m.Found)
+        bad = m.Report(
+            found.row,
+            found.sequence,
+            np.array([segment], np.uint16).tobytes(),
+            np.array([slot], np.uint32).tobytes(),
+            np.array([generation], np.uint64).tobytes(),
+        )
+        assert world.call(world.me, bad, m.Done).count == 1
+    kinds = [(kind, medium) for kind, _, medium in world.events()]
+    assert kinds[-2:] in (
+        [("demote", "memory"), ("remove", "")],
+        [("forget", "disk"), ("remove", "")],
+    )
+
+
 def test_a_lost_tier_is_not_a_lost_node(world: World) -> None:
     world.put_all(KEYS[0])
     world.leave(world.tier)

@@ -202,7 +202,7 @@ class Copies:
         if enough.any():
             self._give_away(held[enough])
         moved = int(enough.sum())
-        if (~enough).any() and copying.within_memory < ORDERS_MAX:
+        if (~enough).any() and self._open_orders(segment) < ORDERS_MAX:
             moved += self._copy(rows[~enough], now, segment)
         if moved == 0 and not len(copying):
             # Nothing of these can go now: others, and not at once.
@@ -234,7 +234,7 @@ class Copies:
             full = sizes.get(pair, 0) + size > ORDER_BYTES_MAX and pair in groups
             if full or len(groups.get(pair, ())) >= COPIES_PER_ORDER:
                 continue
-            if pair not in groups and copying.within_memory + len(groups) >= ORDERS_MAX:
+            if pair not in groups and self._open_orders(moved_from) + len(groups) >= ORDERS_MAX:
                 continue
             groups.setdefault(pair, []).append(row)
             sizes[pair] = sizes.get(pair, 0) + size
@@ -242,6 +242,12 @@ class Copies:
         for (number, target), mine in groups.items():
             self.order(number, target, np.array(mine, np.int32), moved_from is not None, now)
         return len(groups)
+
+    def _open_orders(self, moved_from: Segment | None) -> int:
+        """Those that the next one has to wait for: memory does not wait for tiers."""
+        copying = self._catalog.copying
+        below = moved_from is not None and moved_from.below
+        return len(copying) if below else copying.within_memory
 
     def _target(self, row: int, size: int, taken: dict[int, int], host: str) -> int | None:
         nodes = self._catalog.copying.nodes_of(row)

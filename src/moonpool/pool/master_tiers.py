@@ -26,6 +26,8 @@ OFFLOADS_MAX = 2  # orders open at a time, for each tier
 PROMOTIONS_MAX = 2  # in all
 LOOK_MAX = 2048  # replicas looked at in one step and segment
 AHEAD = 16  # so many parts of a segment are kept ready to go
+SEGMENTS_A_STEP = 32
+IDLE_S = 0.1
 REST_S = 1.0  # a tier that could not keep what it was sent is left alone
 
 
@@ -41,6 +43,7 @@ class Tiering:
         self._copies = copies
         self._removals = removals
         self._resting: dict[int, float] = {}  # tiers by segment, until when
+        self._look_after: dict[int, float] = {}  # memory segments
         self._next_step = 0.0
         self.offloaded = 0
         self.offload_failed = 0
@@ -60,9 +63,8 @@ class Tiering:
         self._next_step = now + STEP_S
         if self._offload != "off":
             self._from_queue(now, wall_ms)
-            for segment in self._catalog.segments:
-                if not segment.below and segment.alive:
-                    self._ahead(segment, now, wall_ms)
+            for segment in self._in_turn(now):
+                self._ahead(segment, now, wall_ms)
         self._promote(now, wall_ms)
 
     # Down.
@@ -78,6 +80,16 @@ class Tiering:
         rows = rows[table.seq[rows] == sequences]
         left = set(self._down(rows, now, wall_ms).tolist())
         fresh.extendleft(reversed([one for one in some if one[0] in left]))
+
+    def _in_turn(self, now: float) -> list[Segment]:
+        """Some memory segments; those with nothing to copy down are looked at less often."""
+        memory = [
+            one
+            for one in self._catalog.segments
+            if not one.below and one.alive and self._look_after.get(one.id, 0.0) <= now
+        ]
+        memory.sort(key=lambda one: self._look_after.get(one.id, 0.0))
+        return memory[:SEGMENTS_A_STEP]
 
     def _ahead(self, segment: Segment, now: float, wall_ms: int) -> None:
         """The coldest part of a segment that is nearly full has copies below."""
@@ -100,8 +112,11 @@ class Tiering:
                 margin -= int(table.size[rows].sum())
                 skip += batch.size
                 looked += batch.size
+        orders = len(self._catalog.copying)
         if coldest:
             self._down(np.concatenate(coldest), now, wall_ms)
+        if len(self._catalog.copying) == orders:
+            self._look_after[segment.id] = now + IDLE_S
 
     def _ready(self, now: float) -> list[Segment]:
         """Tiers that take another order."""

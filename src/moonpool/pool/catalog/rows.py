@@ -33,6 +33,7 @@ from moonpool.pool.catalog.leases import Leases
 from moonpool.pool.catalog.segments import Segment, Segments, total
 from moonpool.pool.catalog.standing import Standing
 from moonpool.pool.catalog.tiers import TierBooks
+from moonpool.pool.messages import MEMORY
 
 NO_ROWS: I32 = np.zeros(0, np.int32)
 
@@ -157,9 +158,22 @@ class Rows:
         """These copies are worthless or do not exist any more; objects left without one are gone.
         Returns where they were."""
         rows = np.unique(self.table.replica_object[replicas])
+        media = {self.segments[int(n)].medium for n in self.table.replica_segment[replicas]}
         retirements = self.take_replicas(replicas)
         gone = rows[self.table.replica[rows] < 0]
+        if self.segments.tiered:
+            self._left_media(rows[self.table.replica[rows] >= 0], media, wall_ms)
         return retirements + self.drop(gone, "remove", wall_ms, now)
+
+    def _left_media(self, rows: I32, media: set[str], wall_ms: int) -> None:
+        """These have copies left; where none of them is on a medium any more, that is said."""
+        for medium in sorted(media):
+            kind = "demote" if medium == MEMORY else "forget"
+            _, left = self.table.replicas_of(rows)
+            code = self.segments.media.index(medium)
+            still = left[self.segments.medium[self.table.replica_segment[left]] == code]
+            keep = np.isin(rows, self.table.replica_object[still])
+            self.record(kind, rows[~keep], wall_ms, medium)
 
     def add_replicas(self, segment: Segment, rows: I32, slots: U32, generations: U64) -> I32:
         """Committed replicas on one segment, on no list yet."""
