@@ -12,13 +12,12 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from moonpool.core.address import cannot_listen
 from moonpool.core.clock import Clock, SystemClock
 from moonpool.core.errors import (
     BadConfig,
-    BadFrame,
     SegmentDamaged,
     SegmentError,
     SegmentLocked,
@@ -30,9 +29,8 @@ from moonpool.core.units import format_bytes
 from moonpool.pool import messages as m
 from moonpool.pool.link import AsyncLink
 from moonpool.pool.node_copies import fetch, keep
-from moonpool.pool.node_directory import MasterDirectory
+from moonpool.pool.node_link import Follower
 from moonpool.pool.node_machine import NodeMachine
-from moonpool.pool.node_masters import NodeMasters, Tell
 from moonpool.pool.openers import PortOpener
 from moonpool.pool.tier_node import TierNode
 from moonpool.pool.tier_open import open_tiers
@@ -49,10 +47,7 @@ SOCKET_SUFFIX, SOCKET_PATH_MAX = ".sock", 107
 SLOTS_MIN = 1024
 HEADROOM_MIN = 16 << 20
 NAMES_MAX = 256
-TICK_MIN_S = 0.005
 TIER_JOIN_S = 2.0  # how long memory waits for a tier that does not join
-SILENCE_S = 10.0  # a master that says nothing for so long is gone, whatever its connection says
-INBOX_MAX = 65_536  # orders not yet obeyed; beyond it the node rejoins
 
 
 def headroom_bytes(config: NodeConfig) -> int:
@@ -161,13 +156,10 @@ class NodeServer:
             raise
         self.endpoint.attach(self.agent)
         self.machine = NodeMachine(self.agent, self._describe(), config.heartbeat_ms / 1000)
-        self.masters = NodeMasters(self.machine)
-        self._links: dict[int, AsyncLink] = {}
-        self._next_link = 1
+        self._follower = Follower(config, self.name, self.machine, self.clock, self._fetching)
         self.tiers = self._open_tiers()
         self._opener = PortOpener(config.token)
         self._fetches: set[asyncio.Task[None]] = set()
-        self._stop = asyncio.Event()
 
     def _listen(self) -> str:
         """The address for other hosts. Raises TransferError when the port is taken, BadConfig when
@@ -216,20 +208,14 @@ class NodeServer:
         )
 
     def stop(self) -> None:
-        self._stop.set()
+        self._follower.stop()
 
     async def run(self, ready: Callable[[NodeServer], None] | None = None) -> None:
         """Serve until `stop`. `ready` is called once, at the first adoption."""
-        loop = asyncio.get_running_loop()
-        ticker = loop.create_task(self._tick_forever())
-        self._ready = ready
-        directory = MasterDirectory(self.config.master)
         try:
             await asyncio.to_thread(self._start_tiers)
-            await directory.run(self._stop, self._serve_master)
+            await self._follower.run(None if ready is None else lambda: ready(self))
         finally:
-            ticker.cancel()
-            directory.close()
             for task in [*self._fetches]:
                 task.cancel()
             await asyncio.gather(*self._fetches, return_exceptions=True)
@@ -244,54 +230,6 @@ class NodeServer:
             with contextlib.suppress(FileNotFoundError):
                 self._socket.unlink()
 
-    async def _serve_master(self, address: str) -> None:
-        """One connection's life: join, then obey (or report to) it until it breaks."""
-        inbox: asyncio.Queue[m.Message] = asyncio.Queue(maxsize=INBOX_MAX)
-
-        def take(message: m.Message) -> None:
-            if inbox.full():
-                raise BadFrame(f"the master sends faster than this node obeys ({INBOX_MAX} wait)")
-            inbox.put_nowait(message)
-
-        link = await AsyncLink.connect(address, self.config.token, self.name, "node", take)
-        number, self._next_link = self._next_link, self._next_link + 1
-        self._links[number] = link
-        self._tell(self.masters.connected(number, self.clock.monotonic(), link.version))
-        stopped = asyncio.ensure_future(self._stop.wait())
-        try:
-            while not link.closed and not self._stop.is_set():
-                got = asyncio.ensure_future(inbox.get())
-                waited: set[asyncio.Future[Any]] = {got, link.lost, stopped}
-                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-                if not got.done():
-                    got.cancel()
-                    continue
-                self._obey(number, link, got.result())
-                await self._report_inventory(number, link)
-                if self._ready is not None and self.machine.adopted:
-                    self._ready(self)
-                    self._ready = None
-        finally:
-            stopped.cancel()
-            link.close()
-            del self._links[number]
-            self.masters.disconnected(number)
-
-    def _tell(self, tells: list[Tell]) -> None:
-        for number, message in tells:
-            link = self._links.get(number)
-            if link is not None and not link.closed:
-                link.tell(message)
-
-    def _obey(self, number: int, link: AsyncLink, message: m.Message) -> None:
-        now, boottime_ns = self.clock.monotonic(), self.clock.boottime_ns()
-        self._tell(self.masters.handle(number, message, now, boottime_ns))
-        while self.machine.copies:
-            self._fetching(link, self.machine.copies.popleft())
-        if self.machine.refusal:
-            log.error("the master refused this node: %s", self.machine.refusal)
-            self.machine.refusal = ""
-
     def _fetching(self, link: AsyncLink, order: m.Copy) -> None:
         task = asyncio.get_running_loop().create_task(self._fetch(link, order))
         self._fetches.add(task)
@@ -302,28 +240,6 @@ class NodeServer:
         data = await asyncio.to_thread(fetch, order, self._opener.open)
         if not link.closed:
             link.tell(keep(self.agent, order, data))
-
-    async def _report_inventory(self, number: int, link: AsyncLink) -> None:
-        while not link.closed and self.masters.pending(number):
-            self._tell([self.masters.chunk(number)])
-            await asyncio.sleep(0)
-        self._tick()
-
-    def _tick(self) -> None:
-        now = self.clock.monotonic()
-        messages = self.masters.tick(now, self.clock.boottime_ns())
-        obeyed = self._links.get(self.masters.obeyed or 0)
-        if obeyed is not None and now - self.machine.heard_at > SILENCE_S:
-            log.warning("master %s: silent for %g s; joining anew", self.config.master, SILENCE_S)
-            obeyed.close()
-            return
-        self._tell(messages)
-
-    async def _tick_forever(self) -> None:
-        while True:
-            self._tick()
-            due = self.masters.next_deadline() - self.clock.monotonic()
-            await asyncio.sleep(max(TICK_MIN_S, due))
 
 
 async def serve(config: NodeConfig, ready: Callable[[NodeServer], None]) -> None:

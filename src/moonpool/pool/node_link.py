@@ -1,4 +1,4 @@
-"""A node's way to its master: connect, join, obey, report, and again when the connection breaks.
+"""A segment's way to its masters: connect, join, obey one, report to those that stand by.
 
 One follower serves one segment's machine; memory and each tier below it have their own, so that
 one that hangs keeps none of the others from being heard.
@@ -7,20 +7,21 @@ one that hangs keeps none of the others from being heard.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
 
 from moonpool.core.clock import Clock
-from moonpool.core.errors import BadFrame, MoonpoolError
+from moonpool.core.errors import BadFrame
+from moonpool.core.sections import NodeConfig
 from moonpool.pool import messages as m
 from moonpool.pool.link import AsyncLink
+from moonpool.pool.node_directory import MasterDirectory
 from moonpool.pool.node_machine import NodeMachine
+from moonpool.pool.node_masters import NodeMasters, Tell
 
 log = logging.getLogger("moonpool.node")
 
-RECONNECT_S = (0.05, 1.0)  # first and longest pause between attempts
 TICK_MIN_S = 0.005
 SILENCE_S = 10.0  # a master that says nothing for so long is gone, whatever its connection says
 INBOX_MAX = 65_536  # orders not yet obeyed; beyond it the node rejoins
@@ -28,52 +29,45 @@ INBOX_MAX = 65_536  # orders not yet obeyed; beyond it the node rejoins
 
 class Follower:
     """`copying(link, order)` begins a copy that the master ordered; `heard(message)` is told of
-    everything the master says."""
+    everything a master says."""
 
     def __init__(
         self,
-        connect: Callable[[Callable[[m.Message], None]], Any],
-        master: str,
+        config: NodeConfig,
+        name: str,
         machine: NodeMachine,
         clock: Clock,
         copying: Callable[[AsyncLink, m.Copy], None],
         heard: Callable[[m.Message], None] = lambda message: None,
     ) -> None:
-        self._connect = connect
-        self._master = master
         self.machine = machine
+        self.masters = NodeMasters(machine)
+        self._config = config
+        self._name = name
         self._clock = clock
         self._copying = copying
         self._heard = heard
-        self._link: AsyncLink | None = None
+        self._links: dict[int, AsyncLink] = {}
+        self._next_link = 1
         self._stop = asyncio.Event()
+        self._adopted: Callable[[], None] | None = None
 
     def stop(self) -> None:
         self._stop.set()
 
     async def run(self, adopted: Callable[[], None] | None = None) -> None:
         """Until `stop`. `adopted` is called once, at the first adoption."""
+        self._adopted = adopted
         ticker = asyncio.get_running_loop().create_task(self._tick_forever())
-        pause = RECONNECT_S[0]
+        directory = MasterDirectory(self._config.master)
         try:
-            while not self._stop.is_set():
-                try:
-                    await self._follow(adopted)
-                    pause = RECONNECT_S[0]
-                except MoonpoolError as error:
-                    log.info("master %s: %s", self._master, error)
-                if self.machine.adopted:
-                    adopted = None
-                self.machine.disconnected()
-                self._link = None
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop.wait(), pause)
-                pause = min(pause * 2, RECONNECT_S[1])
+            await directory.run(self._stop, self._serve_master)
         finally:
             ticker.cancel()
+            directory.close()
 
-    async def _follow(self, adopted: Callable[[], None] | None) -> None:
-        """One connection's life: join, then obey until it breaks."""
+    async def _serve_master(self, address: str) -> None:
+        """One connection's life: join, then obey (or report to) it until it breaks."""
         inbox: asyncio.Queue[m.Message] = asyncio.Queue(maxsize=INBOX_MAX)
 
         def take(message: m.Message) -> None:
@@ -81,10 +75,10 @@ class Follower:
                 raise BadFrame(f"the master sends faster than this node obeys ({INBOX_MAX} wait)")
             inbox.put_nowait(message)
 
-        link = await self._connect(take)
-        self._link = link
-        for message in self.machine.connected(self._clock.monotonic()):
-            link.tell(message)
+        link = await AsyncLink.connect(address, self._config.token, self._name, "node", take)
+        number, self._next_link = self._next_link, self._next_link + 1
+        self._links[number] = link
+        self._tell(self.masters.connected(number, self._clock.monotonic(), link.version))
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
             while not link.closed and not self._stop.is_set():
@@ -94,50 +88,52 @@ class Follower:
                 if not got.done():
                     got.cancel()
                     continue
-                self._obey(link, got.result())
-                await self._report_inventory(link)
-                if adopted is not None and self.machine.adopted:
-                    adopted()
-                    adopted = None
+                self._obey(number, link, got.result())
+                await self._report_inventory(number, link)
+                if self._adopted is not None and self.machine.adopted:
+                    self._adopted()
+                    self._adopted = None
         finally:
             stopped.cancel()
             link.close()
+            del self._links[number]
+            self.masters.disconnected(number)
 
-    def _obey(self, link: AsyncLink, message: m.Message) -> None:
+    def _tell(self, tells: list[Tell]) -> None:
+        for number, message in tells:
+            link = self._links.get(number)
+            if link is not None and not link.closed:
+                link.tell(message)
+
+    def _obey(self, number: int, link: AsyncLink, message: m.Message) -> None:
         self._heard(message)
-        replies = self.machine.handle(
-            message,  # type: ignore[arg-type]  # the machine ignores what is not for it
-            self._clock.monotonic(),
-            self._clock.boottime_ns(),
-        )
-        for reply in replies:
-            link.tell(reply)
+        now, boottime_ns = self._clock.monotonic(), self._clock.boottime_ns()
+        self._tell(self.masters.handle(number, message, now, boottime_ns))
         while self.machine.copies:
             self._copying(link, self.machine.copies.popleft())
         if self.machine.refusal:
             log.error("the master refused this node: %s", self.machine.refusal)
             self.machine.refusal = ""
 
-    async def _report_inventory(self, link: AsyncLink) -> None:
-        while self.machine.inventory_pending() and not link.closed:
-            link.tell(self.machine.inventory_chunk())
+    async def _report_inventory(self, number: int, link: AsyncLink) -> None:
+        while not link.closed and self.masters.pending(number):
+            self._tell([self.masters.chunk(number)])
             await asyncio.sleep(0)
-        self._tick(link)
+        self._tick()
 
-    def _tick(self, link: AsyncLink | None) -> None:
+    def _tick(self) -> None:
         now = self._clock.monotonic()
-        messages = self.machine.tick(now, self._clock.boottime_ns())
-        if link is None or link.closed:
+        messages = self.masters.tick(now, self._clock.boottime_ns())
+        obeyed = self._links.get(self.masters.obeyed or 0)
+        if obeyed is not None and now - self.machine.heard_at > SILENCE_S:
+            master = self._config.master
+            log.warning("master %s: silent for %g s; joining anew", master, SILENCE_S)
+            obeyed.close()
             return
-        if now - self.machine.heard_at > SILENCE_S:
-            log.warning("master %s: silent for %g s; joining anew", self._master, SILENCE_S)
-            link.close()
-            return
-        for message in messages:
-            link.tell(message)
+        self._tell(messages)
 
     async def _tick_forever(self) -> None:
         while True:
-            self._tick(self._link)
-            due = self.machine.next_deadline() - self._clock.monotonic()
+            self._tick()
+            due = self.masters.next_deadline() - self._clock.monotonic()
             await asyncio.sleep(max(TICK_MIN_S, due))

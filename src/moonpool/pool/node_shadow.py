@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from moonpool.pool import messages as m
-
-if TYPE_CHECKING:
-    from moonpool._core import SegmentAgent
+from moonpool.pool.agent import TableAgent
 
 CHUNK_SLOTS = 32_768
 CHANGES_MAX = 8_192
@@ -19,7 +17,7 @@ SHADOW_S = 0.1  # a master that stands by is behind by so much
 class Shadow:
     """NEW --Follow--> TELLING all --last chunk--> TELLING changes (a gap: all again)"""
 
-    def __init__(self, agent: SegmentAgent) -> None:
+    def __init__(self, agent: TableAgent) -> None:
         self._agent = agent
         self._segment = -1
         self._next_slot = -1
@@ -76,7 +74,7 @@ class Shadow:
 
 
 def changes_after(
-    agent: SegmentAgent, segment: int, sequence: int
+    agent: TableAgent, segment: int, sequence: int
 ) -> tuple[int | None, list[m.NodeToMaster]]:
     """All that changed after change `sequence`, and up to which; None: too long ago."""
     messages: list[m.NodeToMaster] = []

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -89,12 +88,7 @@ class TierNode:
                 return
             machine = NodeMachine(self.agent, self._describe(), self._config.heartbeat_ms / 1000)
             self._follower = Follower(
-                self._connect,
-                self._config.master,
-                machine,
-                self._clock,
-                self._keep_for,
-                self._heard,
+                self._config, self._name, machine, self._clock, self._keep_for, self._heard
             )
             self._serving.set()
             await self._follower.run(self._adopted.set)
@@ -110,10 +104,6 @@ class TierNode:
         await asyncio.to_thread(self._tier.close)
         self._opener.close()
         self.agent.close()
-
-    def _connect(self, take: Callable[[m.Message], None]) -> Any:
-        config = self._config
-        return AsyncLink.connect(config.master, config.token, self._name, "node", take)
 
     def _describe(self) -> m.SegmentEndpoint:
         return m.SegmentEndpoint(

@@ -210,6 +210,18 @@ class TierAgent:
         if start_slot >= self._fresh:
             end = self.slots
         some = [sealed[s] for s in range(start_slot, min(end, self._fresh)) if s in sealed]
+        return {
+            **self._columns(some),
+            "next_start": end if end < self._fresh else self.slots,
+            "sequence": self.sequence,
+        }
+
+    def inventory_of(self, slots: U32) -> dict[str, Any]:
+        """The same of those of these slots that are sealed."""
+        return self._columns([self._sealed[s] for s in slots.tolist() if s in self._sealed])
+
+    @staticmethod
+    def _columns(some: list[Entry]) -> dict[str, Any]:
         keys = pack_keys([one.key for one in some])
         parents = pack_keys([one.parent for one in some])
         return {
@@ -231,8 +243,6 @@ class TierAgent:
             "key_ends": np.frombuffer(keys.ends, np.uint32),
             "parents": parents.blob,
             "parent_ends": np.frombuffer(parents.ends, np.uint32),
-            "next_start": end if end < self._fresh else self.slots,
-            "sequence": self.sequence,
         }
 
     def changes(self, after_sequence: int, changes_max: int) -> dict[str, Any] | None:
