@@ -22,7 +22,8 @@ Form = Literal["map", "array"]
 MEDIUM = "CPU"
 RUN_MAX = 1024  # blocks in one event
 _DIGEST_CHARS = 43
-_GONE = ("remove", "evict")
+_GONE = ("remove", "evict")  # what only moved between media is here still
+_STALE = ("node_lost", "node_back", "tier_lost", "tier_back", "clear")
 
 
 class BlockStored(msgspec.Struct, frozen=True, tag="BlockStored"):
@@ -69,7 +70,7 @@ class Translator:
         told: list[KvEvent] = []
         stale = False
         for event in events:
-            if event.kind in ("node_lost", "node_back", "clear"):
+            if event.kind in _STALE:
                 stale = True
                 continue
             block = self.block(event.key)
