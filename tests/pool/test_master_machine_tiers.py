@@ -26,7 +26,7 @@ class World(MasterWorld):
     """Segment 0 is node a's memory, segment 1 its disk."""
 
     def __init__(self, *, disk: int = DISK, **settings: object) -> None:
-        super().__init__(msgspec.structs.replace(SETTINGS, **settings))  # type: ignore[arg-type]
+        super().__init__(msgspec.structs.replace(SETTINGS, **settings))
         self.memory = self.add_node("a", MEMORY)
         self.tier = self.add_node("a", disk, medium="disk")
         self.me = self.client()

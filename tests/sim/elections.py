@@ -196,7 +196,7 @@ class FollowingNode(NodeActor):
             path=str(self.path),
             capacity_bytes=self.capacity,
         )
-        self.machine = NodeMachine(SimAgent(self, self.agent), endpoint, 0.2)  # type: ignore[arg-type]
+        self.machine = NodeMachine(SimAgent(self, self.agent), endpoint, 0.2)
         self.masters = NodeMasters(self.machine)
         self.links = {}
         for master in self.rulers:

@@ -50,7 +50,7 @@ def names(remote: "Remote") -> list[str]:
 def test_what_was_written_is_read_and_outlives_a_kill(remote: "Remote", tmp_path: Path) -> None:
     store = store_in(tmp_path / "a", remote)
     data = [put(store, slot) for slot in range(5)]
-    assert bytes(store.read(2, 1, 10, 20)) == data[2][10:30]  # type: ignore[arg-type]
+    assert bytes(store.read(2, 1, 10, 20)) == data[2][10:30]
     assert store.read(2, 1, 990, 20) is Status.BOUNDS
     store.erase(3, 1)
     later = store_in(as_killed(tmp_path / "a", tmp_path / "b"), remote)

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from moonpool.pool.port_tier import TierPort
 from moonpool.pool.ports import AbortCall, Outcome, ReadCall, ReadRangeCall, Status
 from moonpool.pool.tier_server import TierServer
 from moonpool.pool.tiers.agent import TierAgent
-from moonpool.pool.tiers.base import Entry, Finished, TierOp
+from moonpool.pool.tiers.base import Entry, Finished, Read, TierOp
 from tests.pool.tiers.disk_rig import made, opened
 from tests.pool.tiers.test_tier_agent import ME, TERM
 
@@ -33,7 +33,7 @@ class Served:
         self.agent.raise_term(TERM, ME)
         self.agent.set_valid_until(2**62)
         self.full = self.spoil = False
-        self.after_read = lambda: None
+        self.after_read: Callable[[], object] = bool
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
@@ -48,10 +48,11 @@ class Served:
         if self.full:
             return None
         future: asyncio.Future[Finished] = self._loop.create_future()
-        data = self.agent.store.read(*op)  # type: ignore[arg-type, misc]
+        assert isinstance(op, Read)
+        data = self.agent.store.read(*op)
         self.after_read()
         if self.spoil:
-            data = bytes(1) + bytes(data)[1:]  # type: ignore[arg-type]
+            data = bytes(1) + bytes(data)[1:]
         bad = isinstance(data, Status)
         future.set_result(Finished(1, data, None) if bad else Finished(1, Status.OK, data))
         return future
@@ -136,7 +137,7 @@ def test_an_object_larger_than_its_buffer_is_bounds(served: Served) -> None:
 def test_what_is_removed_while_it_is_read_is_not_answered(served: Served) -> None:
     entry, _ = served.keep(1)
     slots, generations = np.array([entry.slot], np.uint32), np.array([entry.generation], np.uint64)
-    served.after_read = lambda: served.agent.retire(slots, generations, TERM) and None  # type: ignore[assignment, func-returns-value]
+    served.after_read = lambda: served.agent.retire(slots, generations, TERM)
     outcome, _ = served.read(entry)
     assert outcome.status.tolist() == [Status.MOVED]
 
