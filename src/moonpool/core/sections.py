@@ -1,7 +1,5 @@
 """Every section of the configuration. One page, so that names and defaults stay of one piece."""
 
-import os
-import re
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -13,124 +11,16 @@ from moonpool.core.errors import BadConfig, did_you_mean
 from moonpool.core.master_section import HOST, TOKEN
 from moonpool.core.master_section import MasterConfig as MasterConfig
 from moonpool.core.master_section import PolicyName as PolicyName
+from moonpool.core.node_section import DEFAULT_MASTER as DEFAULT_MASTER
+from moonpool.core.node_section import DIR, MASTER, PERSIST, directory_of
+from moonpool.core.node_section import NodeConfig as NodeConfig
+from moonpool.core.node_section import default_directory as default_directory
 from moonpool.core.open_door import refuse_open_door
 from moonpool.core.router_section import RouterConfig
 from moonpool.core.serve_section import ServeConfig
 from moonpool.core.units import BYTES_MAX
 
-DEFAULT_MASTER = "127.0.0.1:7400"
 RAIL_POLICIES = ("affinity", "spread", "single")
-_NODE_NAME = re.compile(r"(\w[\w.-]{0,63})?", re.ASCII)  # also the name of files
-
-
-_MASTER = setting(
-    "Address of the master, 'host:port', or 'etcd://host:2379/prefix' where its leader is found.",
-    env="MOONPOOL_MASTER",
-)
-_DIR = setting("Folder for segment files and sockets; empty: /dev/shm/moonpool-<uid>.")
-_PERSIST = setting("Keep the segment file when the node ends, for its next start to adopt.")
-
-
-def default_directory() -> Path:
-    """Where this user's segments live: memory, and nobody else's."""
-    return Path(f"/dev/shm/moonpool-{os.getuid()}")
-
-
-def _directory(text: str) -> Path:
-    """`text` as given in a section, absolute because other processes are told it."""
-    return Path(text).expanduser().absolute() if text else default_directory()
-
-
-class NodeConfig(Section, frozen=True, kw_only=True):
-    """A process that lends a segment of memory."""
-
-    SECTION: ClassVar[str] = "node"
-
-    master: Annotated[str, _MASTER] = DEFAULT_MASTER
-    name: Annotated[
-        str, setting("Name of the node and its files; empty: made from the host's name.")
-    ] = ""
-    memory: Annotated[
-        int,
-        setting("Memory lent, as '8GiB'.", unit="bytes", minimum=4096, maximum=BYTES_MAX),
-    ] = 1 << 30
-    headroom: Annotated[
-        int | Literal["auto"],
-        setting("Memory on top for writes in flight and pinned views, or 'auto'.", unit="bytes"),
-    ] = "auto"
-    slots: Annotated[
-        int,
-        setting("Objects the segment holds at most; 0: by its size.", minimum=0, maximum=2**31 - 1),
-    ] = 0
-    rows: Annotated[
-        int,
-        setting("Client processes that can map the segment at once.", minimum=1, maximum=65_536),
-    ] = 1024
-    host: Annotated[str, HOST] = "127.0.0.1"
-    port: Annotated[
-        int,
-        setting("TCP port of the data plane; 0 takes any free one.", minimum=0, maximum=65535),
-    ] = 0
-    dir: Annotated[str, _DIR] = ""
-    persist: Annotated[bool, _PERSIST] = True
-    labels: Annotated[
-        dict[str, str],
-        setting("Failure domains and classes, as 'rack=a,zone=b'."),
-    ] = {}
-    token: Annotated[str, TOKEN] = ""
-    heartbeat_ms: Annotated[
-        int,
-        setting("Time between reports to the master.", unit="ms", minimum=10, maximum=60_000),
-    ] = 500
-
-    disk: Annotated[str, setting("Folder on a disk for a tier below memory; empty: none.")] = ""
-    disk_size: Annotated[
-        int,
-        setting(
-            "Bytes that the disk tier's files may take, as '200GiB'.",
-            unit="bytes",
-            minimum=1 << 20,
-            maximum=BYTES_MAX,
-        ),
-    ] = 10 << 30
-    disk_direct: Annotated[
-        bool, setting("Write and read the disk tier past the page cache (O_DIRECT).")
-    ] = False
-    disk_sync: Annotated[
-        bool,
-        setting(
-            "Each object reaches the disk before it counts; without it a crash of the whole "
-            "machine empties the disk tier."
-        ),
-    ] = False
-
-    remote: Annotated[
-        str,
-        setting(
-            "Object store for a tier below memory and disk, as 's3://bucket/prefix' or "
-            "'file:///folder'; empty: none. Its index lies in `disk`, or else beside the segment."
-        ),
-    ] = ""
-    remote_size: Annotated[
-        int,
-        setting(
-            "Bytes that the remote tier may hold.", unit="bytes", minimum=4096, maximum=BYTES_MAX
-        ),
-    ] = 100 << 30
-
-    @property
-    def directory(self) -> Path:
-        """`dir`, or the default one of this user."""
-        return _directory(self.dir)
-
-    def check(self) -> None:
-        check_master(self.master)
-        if not _NODE_NAME.fullmatch(self.name):
-            allowed = "letters, digits, '.', '_' and '-', at most 64, the first no sign"
-            raise BadConfig(f"node.name = {self.name!r} cannot name a file; use {allowed}")
-        if isinstance(self.headroom, int) and self.headroom < 0:
-            raise BadConfig(f"node.headroom = {self.headroom} is negative; give a size or 'auto'")
-        refuse_open_door(self.SECTION, self.host, self.token)
 
 
 class ClientConfig(Section, frozen=True, kw_only=True):
@@ -138,7 +28,7 @@ class ClientConfig(Section, frozen=True, kw_only=True):
 
     SECTION: ClassVar[str] = "client"
 
-    master: Annotated[str, _MASTER] = DEFAULT_MASTER
+    master: Annotated[str, MASTER] = DEFAULT_MASTER
     token: Annotated[str, TOKEN] = ""
     timeout_ms: Annotated[
         int,
@@ -187,7 +77,7 @@ class TransferConfig(Section, frozen=True, kw_only=True):
     ] = 2000
     checksum: Annotated[bool, setting("CRC-32C over raw reads and writes.")] = True
     token: Annotated[str, TOKEN] = ""
-    dir: Annotated[str, _DIR] = ""
+    dir: Annotated[str, DIR] = ""
     shared_memory: Annotated[
         bool, setting("Move bytes between processes of one host through shared memory.")
     ] = True
@@ -293,7 +183,7 @@ class TransferConfig(Section, frozen=True, kw_only=True):
     @property
     def directory(self) -> Path:
         """`dir`, or the default one of this user."""
-        return _directory(self.dir)
+        return directory_of(self.dir)
 
     def check(self) -> None:
         if self.name and not self.etcd:
@@ -397,8 +287,8 @@ class UpConfig(Section, frozen=True, kw_only=True):
         int,
         setting("TCP port of the master; 0 takes any free one.", minimum=0, maximum=65535),
     ] = 7400
-    dir: Annotated[str, _DIR] = ""
-    persist: Annotated[bool, _PERSIST] = False
+    dir: Annotated[str, DIR] = ""
+    persist: Annotated[bool, PERSIST] = False
     token: Annotated[str, TOKEN] = ""
     admin_port: Annotated[
         int,
@@ -412,7 +302,7 @@ class UpConfig(Section, frozen=True, kw_only=True):
     @property
     def directory(self) -> Path:
         """`dir`, or the default one of this user."""
-        return _directory(self.dir)
+        return directory_of(self.dir)
 
     def check(self) -> None:
         refuse_open_door(self.SECTION, self.host, self.token)
