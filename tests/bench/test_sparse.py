@@ -4,7 +4,9 @@ import numpy as np
 
 from moonpool.bench.runner import Settings, rows_of
 from moonpool.bench.sparse_parts import Trace, is_stamped, stamped
+from moonpool.bench.sparse_traces import WARM_STEPS, RecordedSteps
 from moonpool.sparse import SparseLayout
+from moonpool.sparse.traces import packaged_trace
 
 
 def test_every_case_checks_its_rows() -> None:
@@ -21,6 +23,20 @@ def test_every_case_checks_its_rows() -> None:
             assert f"4096-{size}-{transport}-fetched" in rows
             steady = rows[f"4096-{size}-{transport}-steady-1024"]
             assert steady["local_bytes"] == steady["local_bytes_formula"]
+            assert f"4096-{size}-{transport}-recorded-128-recall" in rows
+            hint = rows[f"4096-{size}-{transport}-hint-recall"]
+            assert 0 < float(str(hint["hint_recall"])) < 1
+    trace = rows["trace"]
+    assert trace["tokens"] == 1024 and trace["top_k"] == 16
+    for transport in ("shm", "tcp"):
+        moved = [
+            float(str(rows[f"{transport}-buffer-{times}k"]["pool_bytes_a_token"]))
+            for times in range(5)
+        ]
+        assert moved == sorted(moved, reverse=True)
+        assert float(str(rows[f"{transport}-union-4"]["rows_ratio"])) > 1
+        for case in ("hint", "keys-ahead"):
+            assert f"{transport}-{case}" in rows
 
 
 def test_the_trace_misses_what_was_published() -> None:
@@ -44,3 +60,20 @@ def test_a_stamp_tells_rows_apart() -> None:
     assert not is_stamped(layout, 1, [6, 5], rows)
     rows[1, 300] ^= 1
     assert not is_stamped(layout, 1, [5, 6], rows)
+
+
+def test_recorded_steps_come_back_as_they_were_recorded() -> None:
+    """A traced position is four rows here; as many come back, in a buffer of one step's rows."""
+    trace = packaged_trace("recall")
+    steps = RecordedSteps(trace, layers=5, tokens=4 * trace.tokens + 5, top_k=4 * trace.top_k + 3)
+    assert steps.fits and steps.top_k == 4 * trace.top_k
+    assert len(steps.recent(10**6)[0]) == 4 * len(np.unique(trace.chosen[:WARM_STEPS, 0]))
+    held, asked = steps.recent(steps.top_k), steps.step()
+    for layer in range(4):
+        last, now = trace.chosen[WARM_STEPS - 1, layer], trace.chosen[WARM_STEPS, layer]
+        assert len(np.unique(held[layer])) == len(np.unique(asked[layer])) == steps.top_k
+        assert len(np.intersect1d(held[layer], asked[layer])) == 4 * len(np.intersect1d(last, now))
+    # A layer more than was traced begins elsewhere in the trace.
+    assert len(np.intersect1d(asked[0], asked[4])) < steps.top_k / 2
+    assert not RecordedSteps(trace, 1, trace.tokens - 1, trace.top_k).fits
+    assert not RecordedSteps(trace, 1, trace.tokens, trace.top_k - 1).fits

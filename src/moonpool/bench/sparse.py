@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from moonpool.bench import sparse_decoder
 from moonpool.bench.runner import Row, Settings, make_row
 from moonpool.bench.sparse_parts import (
     KEY,
@@ -31,6 +32,7 @@ from moonpool.bench.sparse_parts import (
     stored_prefix,
 )
 from moonpool.bench.sparse_readers import gather_side_by_side
+from moonpool.bench.sparse_traces import RecordedSteps, hint_figures, recorded_steps
 from moonpool.pool.cluster import Cluster
 from moonpool.pool.pool import Pool
 from moonpool.sparse import (
@@ -80,6 +82,7 @@ def rows(settings: Settings) -> Iterator[Row]:
             with stored_prefix(layout, tokens) as (cluster, folder, near, far):
                 bench = _Sparse(settings, layout, tokens, cluster, folder, near, far)
                 yield from bench.rows()
+    yield from sparse_decoder.rows(settings)
 
 
 class _Sparse:
@@ -116,7 +119,13 @@ class _Sparse:
                 full = self._full(transport, reader)
                 yield from self._first_steps(transport, reader, full)
                 for times in BUFFERS if self._full_matrix or self._tokens == SIZES[0] else (2,):
-                    yield self._steady(transport, reader, times)
+                    published = Trace(self._layout.layers, self._tokens, self._top_k)
+                    yield self._steady(transport, reader, times, published)
+                    for name, recorded in self._recorded().items():
+                        yield self._steady(transport, reader, times, recorded, name)
+                for name, recorded in self._recorded().items():
+                    figures = hint_figures(reader, recorded, self._rounds)
+                    yield self._row(f"{transport}-hint-{name}", figures)
                 yield self._union(transport, reader)
                 if transport == "tcp":
                     yield self._ahead(transport, reader)
@@ -191,15 +200,25 @@ class _Sparse:
             },
         )
 
-    def _steady(self, transport: str, reader: SparseReader, times: int) -> Row:
+    def _recorded(self) -> dict[str, RecordedSteps]:
+        return recorded_steps(self._layout.layers, self._tokens, self._top_k)
+
+    def _steady(
+        self,
+        transport: str,
+        reader: SparseReader,
+        times: int,
+        trace: Trace | RecordedSteps,
+        name: str = "",
+    ) -> Row:
         """Steps with a buffer of times * k rows, beside the same rows from private memory."""
-        layers, rows = self._layout.layers, min(times * self._top_k, self._tokens)
-        trace = Trace(layers, self._tokens, self._top_k)
+        layers, top_k = self._layout.layers, trace.top_k
+        rows = min(times * top_k, self._tokens)
         hot = HotBuffer(self._layout, rows)
         here = SparseReader(local_source(self._layout, self._private))
         hot.prefetch(reader, trace.recent(rows))
         start = hot.counters
-        numbers, counts = np.arange(layers), np.full(layers, self._top_k)
+        numbers, counts = np.arange(layers), np.full(layers, top_k)
         steps, private, ok = [], [], True
         for _ in range(STEPS):
             wanted = trace.step()
@@ -208,7 +227,7 @@ class _Sparse:
             found = hot.resolve_layers(reader, numbers, counts, column)
             steps.append(time.perf_counter() - begin)
             for layer in range(layers):
-                slots = found.slots[layer * self._top_k : (layer + 1) * self._top_k]
+                slots = found.slots[layer * top_k : (layer + 1) * top_k]
                 got = hot.rows[layer][slots]
                 ok = ok and is_stamped(self._layout, layer, wanted[layer], got)
             seconds, right = self._step(here, wanted)
@@ -220,8 +239,10 @@ class _Sparse:
         formula = local_bytes(self._layout, rows, self._tokens)
         held = hot.rows.nbytes + self._keys.nbytes
         return self._row(
-            f"{transport}-steady-{rows}",
+            f"{transport}-steady-{rows}" if not name else f"{transport}-recorded-{rows}-{name}",
             {
+                "trace": name or "published",
+                "top_k": top_k,
                 "buffer_rows": rows,
                 "step_s": step,
                 "step_p99_s": float(np.percentile(steps, 99)),
@@ -306,8 +327,9 @@ class _Sparse:
     def _step(self, reader: SparseReader, wanted: list[U32]) -> tuple[float, bool]:
         """Seconds of gathering layer after layer into one layer's memory, as attention would use it
         up in between; the rows are compared there, outside the clock."""
-        seconds, ok, out = 0.0, True, self._rows[0]
+        seconds, ok = 0.0, True
         for layer, positions in enumerate(wanted):
+            out = self._rows[0, : len(positions)]
             out[:] = 0
             begin = time.perf_counter()
             reader.gather(layer, positions, out)
@@ -361,7 +383,7 @@ class _Sparse:
     def _row(self, case: str, figures: Row) -> Row:
         name = f"{self._tokens}-{self._layout.entry_bytes}-{case}"
         facts = {"layers": self._layout.layers, "top_k": self._top_k}
-        return make_row(BENCH, name, self._rounds, {**figures, **facts})
+        return make_row(BENCH, name, self._rounds, {**facts, **figures})
 
 
 def _timed(call: Callable[[], object]) -> float:

@@ -46,9 +46,22 @@ def layers_that_fit(row_bytes: int, index_bytes: int, tokens: int, wanted: int) 
 
 @contextlib.contextmanager
 def stored_prefix(layout: SparseLayout, tokens: int) -> Iterator[tuple[Cluster, Path, Pool, Pool]]:
-    """A master and one node with a stamped prefix; its folder, and clients by shared memory and by
+    """A node with a stamped prefix, as `node_for` gives it."""
+    with node_for(tokens * layout.token_bytes) as parts:
+        with PrefixStore(parts[2], layout).writer(KEY, tokens) as writer:
+            for layer in range(layout.layers):
+                keys = np.full(
+                    (layout.pages(tokens), layout.index_page_bytes), layer % 251, np.uint8
+                )
+                writer.put(layer, 0, stamped(layout, layer, np.arange(tokens)), keys)
+            writer.seal()
+        yield parts
+
+
+@contextlib.contextmanager
+def node_for(nbytes: int) -> Iterator[tuple[Cluster, Path, Pool, Pool]]:
+    """A master and one node with so much room; its folder, and clients by shared memory and by
     TCP."""
-    nbytes = tokens * layout.token_bytes
     with local_directory("bench") as folder:
         node = NodeConfig(
             name="node0",
@@ -62,13 +75,6 @@ def stored_prefix(layout: SparseLayout, tokens: int) -> Iterator[tuple[Cluster, 
             near, far = (
                 pools.enter_context(connect(cluster.address, shared)) for shared in (True, False)
             )
-            with PrefixStore(near, layout).writer(KEY, tokens) as writer:
-                for layer in range(layout.layers):
-                    keys = np.full(
-                        (layout.pages(tokens), layout.index_page_bytes), layer % 251, np.uint8
-                    )
-                    writer.put(layer, 0, stamped(layout, layer, np.arange(tokens)), keys)
-                writer.seal()
             yield cluster, folder, near, far
 
 
@@ -111,7 +117,7 @@ class Trace:
 
     def __init__(self, layers: int, tokens: int, top_k: int, seed: int = 1) -> None:
         self._random = np.random.default_rng(seed)
-        self._top_k = min(top_k, tokens)
+        self.top_k = min(top_k, tokens)
         # Positions by last use, newest first.
         self.stacks = [self._random.permutation(tokens).astype(np.uint32) for _ in range(layers)]
 
@@ -124,7 +130,7 @@ class Trace:
         return [stack[:rows][::-1].copy() for stack in self.stacks]
 
     def _next(self, layer: int) -> U32:
-        stack, k = self.stacks[layer], self._top_k
+        stack, k = self.stacks[layer], self.top_k
         chosen = []
         left = k
         for low, high, share in _DEPTHS:

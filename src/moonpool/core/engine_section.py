@@ -35,6 +35,22 @@ class EngineConfig(Section, frozen=True, kw_only=True):
         Literal["auto", "sdpa"],
         setting("auto: FlashInfer on CUDA where it is installed, else torch's own, as with sdpa."),
     ] = "auto"
+    sparse: Annotated[
+        Literal["none", "quest", "recency", "oracle"],
+        setting(
+            "Answers attend to chosen tokens only, by an indexer that needs no training; they are "
+            "approximate beyond top_k tokens. Prompts are computed as always."
+        ),
+    ] = "none"
+    top_k: Annotated[
+        int,
+        setting(
+            "Tokens that a step of an answer attends to with `sparse`, for each layer and KV head; "
+            "at least block_size.",
+            minimum=0,
+            maximum=1 << 24,
+        ),
+    ] = 0
     device: Annotated[str, setting("Where the model runs, as 'cpu' or 'cuda:0'.")] = "cpu"
     threads: Annotated[
         int, setting("Threads of the arithmetic; 0: torch's own choice.", minimum=0, maximum=4096)
@@ -169,6 +185,7 @@ class EngineConfig(Section, frozen=True, kw_only=True):
                 f"engine.chunk_tokens = {self.chunk_tokens} is no multiple of engine.block_size "
                 f"({self.block_size}): a chunk is made of whole blocks"
             )
+        self._check_sparse()
         if self.pool:
             parse_address(self.pool)
         if self.events and not self.events_open and not is_loopback(self.events_host):
@@ -176,4 +193,21 @@ class EngineConfig(Section, frozen=True, kw_only=True):
                 f"engine.events_host = {self.events_host!r} lets other machines read the tokens of "
                 "prompts, and asks nobody for a token; set engine.events_open where that is "
                 "wanted, or use 127.0.0.1"
+            )
+
+    def _check_sparse(self) -> None:
+        if self.sparse == "none":
+            if self.top_k:
+                raise BadConfig(
+                    f"engine.top_k = {self.top_k} needs engine.sparse: quest, recency or oracle"
+                )
+            return
+        if self.top_k < self.block_size:
+            raise BadConfig(
+                f"engine.top_k = {self.top_k} is less than a page of engine.block_size "
+                f"({self.block_size}) tokens: the newest page is always attended to"
+            )
+        if not self.device.startswith("cpu"):
+            raise BadConfig(
+                f"engine.sparse = {self.sparse} works on the CPU, engine.device is {self.device!r}"
             )

@@ -20,6 +20,7 @@ from moonpool.engine.core import EngineCore
 from moonpool.engine.disagg import Disagg, Role, kv_memory
 from moonpool.engine.events import EventPublisher
 from moonpool.engine.model.attention.choice import choose
+from moonpool.engine.model.attention.sparse import SparseDecoding
 from moonpool.engine.model.config import ModelConfig
 from moonpool.engine.model.lanes import Lanes
 from moonpool.engine.model.llama import Llama, fingerprint
@@ -54,8 +55,13 @@ def assemble(checkpoint: Checkpoint, config: EngineConfig, pool: Pool | None = N
         )
     pages = PagePool(layout, count, device)
     chosen = choose(pages.storage, checkpoint.config.heads, compute, config.attention)
+    name, attention, decoding = chosen.name, chosen.attention, None
+    if config.sparse != "none":
+        decoding = SparseDecoding(pages.storage, compute, config.sparse, config.top_k)
+        attention = decoding.prefill(attention)
+        name = f"{config.sparse}, {config.top_k} tokens a step; prompts {name}"
     lanes = Lanes(torch.get_num_threads() if device.type == "cpu" else 1)
-    runner = Runner(model, chosen.attention, config.decode_rows, lanes)
+    runner = Runner(model, attention, config.decode_rows, lanes, decoding)
     mark = fingerprint(checkpoint.config, checkpoint.weights)
     spec = key_spec(checkpoint.config, mark, layout, config.chunk_tokens, compute)
     link, disagg, events = None, None, None
@@ -71,7 +77,7 @@ def assemble(checkpoint: Checkpoint, config: EngineConfig, pool: Pool | None = N
         if config.events:
             events = EventPublisher(core.cache, config, SystemClock())
         started.pop_all()
-    return Assembled(core, mark, chosen.name, events)
+    return Assembled(core, mark, name, events)
 
 
 def hand_over(spec: KeySpec, pages: PagePool, role: Role) -> Disagg:

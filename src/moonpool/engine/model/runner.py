@@ -23,13 +23,19 @@ from moonpool.engine.passes import Pass, Watch
 
 
 class Runner:
-    """A model over the pages of its cache."""
+    """A model over the pages of its cache. Answers may have an attention of their own."""
 
     def __init__(
-        self, model: Llama, attention: Attention, decode_rows: int, lanes: Lanes | None = None
+        self,
+        model: Llama,
+        attention: Attention,
+        decode_rows: int,
+        lanes: Lanes | None = None,
+        decoding: Attention | None = None,
     ) -> None:
         self._model = model
         self._attention = attention
+        self.decoding = decoding or attention
         self._lanes = lanes or Lanes(1)
         self.decode_rows = decode_rows
 
@@ -93,7 +99,7 @@ class Runner:
         padding = [0] * (self.decode_rows - count)
         with torch.inference_mode():
             positions = self._ids([*(span.start for span in spans), *padding])
-            attend = self._attention.plan(spans, self.decode_rows)
+            attend = self.decoding.plan(spans, self.decode_rows)
             hidden = self._model.forward(self._ids([*tokens, *padding]), positions, attend)
             return self._model.logits(hidden)[:count]
 

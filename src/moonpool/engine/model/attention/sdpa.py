@@ -42,7 +42,7 @@ class SdpaAttention:
                 until = at + span.end - span.start
                 past_k = self._gather(keys, own, span.end)
                 past_v = self._gather(values, own, span.end)
-                mixed.append(_mix(q[at:until], past_k, past_v, mask))
+                mixed.append(mix(q[at:until], past_k, past_v, mask))
                 at = until
             if at < rows:
                 mixed.append(q.new_zeros(rows - at, q.shape[1] * q.shape[2]))
@@ -65,7 +65,7 @@ class SdpaAttention:
         return mask.triu_(span.start + 1).repeat(self._group, 1)
 
 
-def _mix(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def mix(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """[rows, heads * dim] for q [rows, heads, dim] over k, v [tokens, kv_heads, dim].
 
     Query heads that share a KV head become rows of it, so nothing is repeated in memory.

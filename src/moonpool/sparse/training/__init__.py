@@ -1,0 +1,1 @@
+"""Trains the small decoder of `moonpool.sparse.decoder`: `python -m moonpool.sparse.training`."""
