@@ -92,7 +92,7 @@ def draw(rows: Rows, path: Path) -> None:
         axes.set_xticks(range(len(SHAPES)), NAMES)
         axes.grid(axis="y", alpha=0.3)
     panels[0].set_title("Reads of another process's memory on one host")
-    panels[0].legend(ncols=4, fontsize="small")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 

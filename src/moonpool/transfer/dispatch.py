@@ -21,6 +21,8 @@ def dispatch(
     remote = transfer.remote
     if not isinstance(remote, RemoteSegment):
         own = own_transport(remote)
+        if via == "nixl" and own == "file" and via in transports:
+            return transports[via].submit(transfer)
         if via not in (None, own):
             return _failed(transfer, _out_of_reach(remote, via))
         return transports[own].submit(transfer)
@@ -30,7 +32,7 @@ def dispatch(
     if not again and not peer.alive and not peer.hung:
         return peer.submit_later(transfer, via)
     offered = peer.offers(remote)
-    if peer.hung and (not offered or via == "tcp"):
+    if peer.hung and (not offered or via in ("tcp", "nixl")):
         return _failed(transfer, Unreachable(f"{peer.address} hangs: {peer.hung}"))
     if via is not None and via not in offered:
         return _failed(transfer, _out_of_reach(remote, via))

@@ -93,10 +93,12 @@ def reasons(segment: AnySegment) -> dict[str, str]:
     """Per transport that comes into question, why it can or cannot reach `segment`."""
     if isinstance(segment, FileSegment):
         other = "the segment is a file"
-        return {"local": other, "shm": other, "tcp": other, "file": "a file this process opened"}
+        why = {"local": other, "shm": other, "tcp": other, "file": "a file this process opened"}
+        return why | {"nixl": "off here (transfer.nixl)"}
     if isinstance(segment, Segment):
         other = "the segment belongs to this process"
-        return {"local": "both ends are in this process", "shm": other, "tcp": other}
+        why = {"local": "both ends are in this process", "shm": other, "tcp": other}
+        return why | {"nixl": other}
     peer = segment.peer
     here = peer.local_segment(segment) is not None
     return {

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from moonpool import _core
-from moonpool.core.errors import BadConfig, BadInput, TooManyOps, TransferError
+from moonpool.core.errors import BadConfig, BadInput, TooManyOps, TransferError, Unreachable
 from moonpool.transfer.base import OpState
 from moonpool.transfer.engine import Engine
+from moonpool.transfer.nixl.pieces import Far
 from moonpool.transfer.peer import Peer
 from tests.transfer.conftest import stamped
 from tests.transfer.nixl.conftest import Start, needs_nixl
@@ -129,6 +130,38 @@ def test_prepared_lists_are_posted_again(start: Start, engine: Engine) -> None:
     wait_until(lambda: not engine.nixl._mover._kept)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("direct", [False, True])
+def test_files(engine: Engine, tmp_path: Path, direct: bool) -> None:
+    """NIXL's POSIX back end: blocks of a file that this process opened, by `transport="nixl"`."""
+    mine, ids = engine.allocate(BIG_BYTES), np.arange(64)
+    try:
+        file = engine.open_file(tmp_path / "blocks", BIG_BYTES, create=True, direct=direct)
+    except BadInput:
+        pytest.skip("no direct I/O in this file system")
+    mine.array[:] = BIG
+    op = engine.write(mine, None, file, None, transport="nixl")
+    assert op.wait() and op.check().transport == "nixl"
+    assert np.array_equal(np.fromfile(tmp_path / "blocks", np.uint8), BIG)
+    near, far = mine.blocks(BLOCK), file.blocks(BLOCK)
+    prepared = engine.prepare("read", near, ids, far, ids[::-1], transport="nixl")
+    for _ in range(2):
+        mine.array[:] = 0
+        op = prepared.post()
+        assert op.wait() and op.result.ok and op.result.crc is not None
+        want = BIG[: 64 * BLOCK].reshape(64, BLOCK)[::-1]
+        assert np.array_equal(mine.array[: 64 * BLOCK].reshape(64, BLOCK), want)
+    file.close()
+    # Its descriptor's number may be the next one's.
+    with engine.open_file(tmp_path / "other", 2 * BLOCK, create=True) as other:
+        op = engine.write(near, 5, other.blocks(BLOCK), 1, transport="nixl")
+        assert op.wait() and op.result.ok
+        mine.array[:BLOCK] = 0
+        os.truncate(tmp_path / "other", BLOCK)
+        op = engine.read(near, 0, other.blocks(BLOCK), 1, transport="nixl")
+        assert op.wait() and isinstance(op.error, Unreachable) and not mine.array[:BLOCK].any()
+    assert (tmp_path / "blocks").read_bytes() == BIG.tobytes()
+
+
 def test_what_nobody_registered_cannot_be_reached(start: Start, engine: Engine) -> None:
     peer = connected(engine, start)
     with pytest.raises(BadInput, match="offers no segment 'private'"):
@@ -146,10 +179,10 @@ def test_what_nobody_registered_cannot_be_reached(start: Start, engine: Engine) 
     assert info is not None and engine.nixl is not None
     mover = engine.nixl._mover
     assert mover is not None
-    mover.make_ready(mine, info)
+    mover.make_ready(engine.read(mine, None, raw, None, transport="nixl").transfer, info)
     rows = np.array([[mine.array.ctypes.data, 8, 0]], np.uint64)
     with pytest.raises(TransferError, match="not registered at both ends"):
-        mover.agent.once("read", rows, np.array([[4096, 8, 0]], np.uint64), info.agent)
+        mover.agent.once("read", rows, np.array([[4096, 8, 0]], np.uint64), Far(info.agent, 0))
 
 
 def test_segments_that_come_and_go(folder: str, engine: Engine) -> None:

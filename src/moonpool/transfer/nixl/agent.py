@@ -10,9 +10,9 @@ import numpy as np
 from moonpool.core.errors import BadInput, MoonpoolError, ProtocolMismatch, Refused, Unreachable
 from moonpool.transfer.base import U64
 from moonpool.transfer.nixl.library import Library
+from moonpool.transfer.nixl.pieces import DRAM, Far
 
 _HERE: Final = "NIXL_INIT_AGENT"
-_DRAM: Final = "DRAM"
 _OPERATIONS: Final = {"read": "READ", "write": "WRITE"}
 
 
@@ -29,13 +29,13 @@ class Agent:
         self._agent = library.agent(name, beyond_host)
         self._handles: set[Any] = set()
 
-    def register(self, address: int, nbytes: int) -> Any:
-        """What `deregister` takes. Raises BadInput for memory that UCX does not take."""
-        rows = np.array([[address, nbytes, 0]], dtype=np.uint64)
+    def register(self, address: int, nbytes: int, device: int = 0, kind: str = DRAM) -> Any:
+        """What `deregister` takes. Raises BadInput for what NIXL does not take."""
+        rows = np.array([[address, nbytes, device]], dtype=np.uint64)
         try:
-            return self._agent.register_memory(rows, _DRAM)
+            return self._agent.register_memory(rows, kind)
         except self._library.errors as error:
-            raise BadInput(f"NIXL cannot register {nbytes} bytes of memory: {error}") from None
+            raise BadInput(f"NIXL cannot register {nbytes} bytes of {kind}: {error}") from None
 
     def deregister(self, registration: Any) -> None:
         """The memory is its owner's again; nothing when NIXL does not know it."""
@@ -68,10 +68,10 @@ class Agent:
         with contextlib.suppress(*self._library.errors):
             self._agent.remove_remote_agent(name)
 
-    def list_of(self, rows: U64, peer: str = _HERE) -> Any:
+    def list_of(self, rows: U64, peer: str = _HERE, kind: str = DRAM) -> Any:
         """Ranges [address, bytes, device] of ours or of `peer`, checked once. Raises Refused."""
         try:
-            made = self._agent.prep_xfer_dlist(peer, rows, _DRAM)
+            made = self._agent.prep_xfer_dlist(peer, rows, kind)
         except self._library.errors as error:
             raise self._refused(error) from None
         self._handles.add(made)
@@ -89,12 +89,12 @@ class Agent:
         self._handles.add(made)
         return made
 
-    def once(self, kind: str, near: U64, far: U64, peer: str) -> Any:
+    def once(self, kind: str, near: U64, far: U64, whose: Far) -> Any:
         """A handle for ranges that are used once. Raises Refused, Unreachable."""
         agent = self._agent
         try:
-            here, there = agent.get_xfer_descs(near, _DRAM), agent.get_xfer_descs(far, _DRAM)
-            made = agent.initialize_xfer(_OPERATIONS[kind], here, there, peer)
+            here, there = agent.get_xfer_descs(near, DRAM), agent.get_xfer_descs(far, whose.kind)
+            made = agent.initialize_xfer(_OPERATIONS[kind], here, there, whose.agent)
         except self._library.errors as error:
             raise self._refused(error) from None
         self._handles.add(made)

@@ -31,7 +31,7 @@ class Library:
         self.not_found: type[Exception] = bindings.nixlNotFoundError
 
     def agent(self, name: str, beyond_host: bool) -> Any:
-        """A `nixl_agent` with UCX behind it. Raises BadConfig.
+        """A `nixl_agent` with UCX behind it, and POSIX for files. Raises BadConfig.
 
         Its connections know no token: only with `beyond_host` it listens elsewhere than on
         loopback. It has no thread of its own, which would spin on a core: who has it calls
@@ -47,6 +47,8 @@ class Library:
         try:
             agent = api.nixl_agent(name, config)
             agent.create_backend("UCX", options)
+            # Tearing down Linux' aio waits for what the kernel has, as it must.
+            agent.create_backend("POSIX", {"use_aio": "true"})
         except self.errors + (RuntimeError, KeyError) as error:
             raise BadConfig(
                 f"transfer.nixl: NIXL has no UCX that works here ({error}); UCX_LOG_LEVEL=info "

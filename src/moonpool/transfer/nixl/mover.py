@@ -6,11 +6,11 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from moonpool.core.errors import Refused
-from moonpool.transfer.base import U8, Reuse, Transfer
+from moonpool.transfer.base import U8, U64, Reuse, Transfer
+from moonpool.transfer.file_segment import FileSegment
 from moonpool.transfer.info_page import NixlInfo
 from moonpool.transfer.nixl.agent import Agent
-from moonpool.transfer.nixl.pieces import Piece, cut, rows_of
-from moonpool.transfer.segment import Segment
+from moonpool.transfer.nixl.pieces import FILE, Far, Piece, cut, rows_of
 
 
 class Flight(NamedTuple):
@@ -23,6 +23,11 @@ class Flight(NamedTuple):
 
 class _Near(NamedTuple):
     array: U8  # pinned by the registration, so it must not be freed before that ends
+    registration: Any
+
+
+class _File(NamedTuple):
+    segment: weakref.ReferenceType[FileSegment]
     registration: Any
 
 
@@ -40,6 +45,7 @@ class Mover:
         self.agent = agent
         self.condemned_s: float | None = None
         self._near: dict[int, _Near] = {}
+        self._files: dict[int, _File] = {}
         self._met: dict[str, bytes] = {}
         self._kept: dict[int, _Kept] = {}
         self._gone: deque[tuple[bool, int]] = deque()
@@ -49,20 +55,28 @@ class Mover:
         if self.condemned_s is None:
             self.condemned_s = now_s
 
-    def ready(self, segment: Segment, info: NixlInfo) -> bool:
-        """True when nothing slow is left to do before a transfer."""
+    def ready(self, transfer: Transfer, info: NixlInfo | None) -> bool:
+        """True when nothing slow is left to do before `transfer`. `info` is the peer's; None for a
+        file."""
         self.sweep()
-        return id(segment) in self._near and self._met.get(info.agent) == info.metadata
+        if id(transfer.local) not in self._near:
+            return False
+        return info is not None and self._met.get(info.agent) == info.metadata
 
-    def make_ready(self, segment: Segment, info: NixlInfo) -> None:
-        """Registers our end, learns the other. Raises BadInput, TransferError."""
+    def make_ready(self, transfer: Transfer, info: NixlInfo | None) -> None:
+        """Registers our ends, learns the other. Raises BadInput, TransferError."""
         self.sweep()
+        segment, remote = transfer.local, transfer.remote
         if id(segment) not in self._near:
             array = segment.array
             registration = self.agent.register(array.ctypes.data, array.nbytes)
             self._near[id(segment)] = _Near(array, registration)
             weakref.finalize(segment, self._gone.append, (True, id(segment)))
-        if self._met.get(info.agent) != info.metadata:
+        if isinstance(remote, FileSegment):
+            if id(remote) not in self._files:
+                registration = self.agent.register(0, remote.nbytes, remote.descriptor, FILE)
+                self._files[id(remote)] = _File(weakref.ref(remote), registration)
+        elif info is not None and self._met.get(info.agent) != info.metadata:
             self.agent.meet(info.metadata)
             self._met[info.agent] = info.metadata
 
@@ -71,23 +85,29 @@ class Mover:
         if self._met.pop(agent, None) is not None:
             self.agent.forget(agent)
 
-    def pieces(self, transfer: Transfer, info: NixlInfo) -> list[Piece]:
-        """`transfer` as NIXL is asked for it. Raises Refused for what the peer does not offer."""
-        remote, reuse = transfer.remote, transfer.reuse
+    def far(self, transfer: Transfer, info: NixlInfo | None) -> Far:
+        """Where the other end is. Raises Refused for what the peer does not offer."""
+        remote = transfer.remote
+        if isinstance(remote, FileSegment):
+            return Far(self.agent.name, 0, remote.descriptor, FILE)
+        address, nbytes = info.segments.get(remote.name, (0, 0)) if info is not None else (0, 0)
+        if info is None or remote.nbytes > nbytes:
+            raise Refused(f"the peer offers no segment '{remote.name}' of that size through NIXL")
+        return Far(info.agent, address)
+
+    def pieces(self, transfer: Transfer, info: NixlInfo | None) -> list[Piece]:
+        """`transfer` as NIXL is asked for it. Raises as far()."""
+        reuse = transfer.reuse
         if reuse is not None and transfer.positions is None and id(reuse) in self._kept:
             return self._kept[id(reuse)].pieces
-        address, nbytes = info.segments.get(remote.name, (0, 0))
-        if remote.nbytes > nbytes:
-            raise Refused(f"the peer offers no segment '{remote.name}' of that size through NIXL")
-        base = transfer.local.array.ctypes.data
-        near = rows_of(base, transfer.local_offsets, transfer.lengths)
-        return cut(near, rows_of(address, transfer.remote_offsets, transfer.lengths))
+        return cut(*_rows(transfer, self.far(transfer, info)))
 
-    def flight(self, transfer: Transfer, piece: Piece, index: int, info: NixlInfo) -> Flight:
+    def flight(self, transfer: Transfer, piece: Piece, index: int, info: NixlInfo | None) -> Flight:
         """A handle for one piece. Raises Refused, Unreachable."""
         reuse = transfer.reuse
         if reuse is None or not piece.blocks or not reuse.whole.lengths.all():
-            made = self.agent.once(transfer.kind, piece.near, piece.far, info.agent)
+            whose = self.far(transfer, info)
+            made = self.agent.once(transfer.kind, piece.near, piece.far, whose)
             return Flight(made, False, index)
         lists = self._lists(reuse, info)
         which = range(piece.first, piece.first + piece.blocks)
@@ -115,16 +135,26 @@ class Mover:
             elif (lists := self._kept.pop(number, None)) is not None:
                 for handle in (*lists.handles.values(), lists.near, lists.far):
                     self.agent.release(handle)
+        for number, file in list(self._files.items()):
+            segment = file.segment()
+            if segment is None or segment.closed:
+                # Its descriptor's number may be another file's by now.
+                del self._files[number]
+                self.agent.deregister(file.registration)
 
-    def _lists(self, reuse: Reuse, info: NixlInfo) -> _Kept:
+    def _lists(self, reuse: Reuse, info: NixlInfo | None) -> _Kept:
         lists = self._kept.get(id(reuse))
         if lists is None:
-            whole = reuse.whole
-            address, _ = info.segments[whole.remote.name]
-            base = whole.local.array.ctypes.data
-            near = rows_of(base, whole.local_offsets, whole.lengths)
-            far = rows_of(address, whole.remote_offsets, whole.lengths)
-            ours, theirs = self.agent.list_of(near), self.agent.list_of(far, info.agent)
+            whose = self.far(reuse.whole, info)
+            near, far = _rows(reuse.whole, whose)
+            ours = self.agent.list_of(near)
+            theirs = self.agent.list_of(far, whose.agent, whose.kind)
             lists = self._kept[id(reuse)] = _Kept(ours, theirs, cut(near, far), {})
             weakref.finalize(reuse, self._gone.append, (False, id(reuse)))
         return lists
+
+
+def _rows(transfer: Transfer, far: Far) -> tuple[U64, U64]:
+    base, lengths = transfer.local.array.ctypes.data, transfer.lengths
+    near = rows_of(base, transfer.local_offsets, lengths)
+    return near, rows_of(far.address, transfer.remote_offsets, lengths, far.device)

@@ -16,6 +16,7 @@ import numpy as np
 from moonpool import _core
 from moonpool.core.errors import MoonpoolError, TransferError, Unreachable
 from moonpool.transfer.base import U32, OpState, Transfer
+from moonpool.transfer.file_segment import FileSegment
 from moonpool.transfer.info_page import NixlInfo
 from moonpool.transfer.nixl.mover import Flight, Mover
 from moonpool.transfer.nixl.pieces import Piece
@@ -49,7 +50,9 @@ class NixlOp(Op):
         *("cancel_wanted", "flying", "lost", "mover", "troubled"),
     )
 
-    def __init__(self, transfer: Transfer, transport: "NixlTransport", info: NixlInfo) -> None:
+    def __init__(
+        self, transfer: Transfer, transport: "NixlTransport", info: NixlInfo | None
+    ) -> None:
         super().__init__(transfer, "nixl")
         self.mover: Mover | None = None
         self.flying: list[Flight] = []
@@ -64,8 +67,8 @@ class NixlOp(Op):
         self._tries = 0
 
     @property
-    def info(self) -> NixlInfo:
-        """The peer as it was when the op was submitted."""
+    def info(self) -> NixlInfo | None:
+        """The peer as it was when the op was submitted; None for a file of ours."""
         return self._info
 
     def advance(self, mover: Mover | None, now_s: float) -> bool:
@@ -145,11 +148,12 @@ class NixlOp(Op):
 
     def _judge(self, now_s: float) -> None:
         remote = self.transfer.remote
-        assert isinstance(remote, RemoteSegment), remote
         if self.cancel_wanted:
             self.lose(OpState.CANCELLED, cancelled(self), now_s)
         elif now_s >= self.transfer.deadline_s and self._unfinished:
             self.lose(OpState.EXPIRED, expired(self), now_s)
+        elif not isinstance(remote, RemoteSegment):
+            return
         elif (refusal := remote.peer.refusal(remote)) is not None:
             self.lose(OpState.FAILED, refusal, now_s)
         elif not remote.peer.alive:
@@ -163,7 +167,7 @@ class NixlOp(Op):
 
     def _post(self, mover: Mover, now_s: float) -> None:
         try:
-            mover.make_ready(self.transfer.local, self._info)
+            mover.make_ready(self.transfer, self._info)
             if self._pieces is None:
                 self._pieces = mover.pieces(self.transfer, self._info)
             while len(self.flying) < FLIGHTS_MAX and self._left and mover.condemned_s is None:
@@ -198,7 +202,7 @@ class NixlOp(Op):
             self.troubled = True
             self._tries += 1
         mover.condemn(now_s)
-        if self._tries >= TRIES:
+        if self._tries >= TRIES or isinstance(self.transfer.remote, FileSegment):
             self.lose(OpState.FAILED, error, now_s)
 
     def _sums(self) -> U32:

@@ -10,12 +10,14 @@ import numpy as np
 
 from moonpool.transfer.base import U64
 
+DRAM: Final = "DRAM"
+FILE: Final = "FILE"
 PIECE_BYTES: Final = 4 << 20
 PIECE_BLOCKS: Final = 4096
 
 
 class Piece(NamedTuple):
-    """`near` and `far` are u64[n, 3]: address, bytes, device 0. `first` is the index of its first
+    """`near` and `far` are u64[n, 3]: address, bytes, device. `first` is the index of its first
     block and `blocks` how many it has; where blocks are cut, `blocks` is 0."""
 
     near: U64
@@ -24,11 +26,22 @@ class Piece(NamedTuple):
     blocks: int
 
 
-def rows_of(base: int, offsets: U64, lengths: U64) -> U64:
-    """u64[n, 3]: address, bytes, device 0."""
-    rows = np.zeros((len(offsets), 3), dtype=np.uint64)
+class Far(NamedTuple):
+    """The other end as NIXL knows it: whose it is, where it begins, on which device (a file's is
+    its descriptor), and the kind of memory."""
+
+    agent: str
+    address: int
+    device: int = 0
+    kind: str = DRAM
+
+
+def rows_of(base: int, offsets: U64, lengths: U64, device: int = 0) -> U64:
+    """u64[n, 3]: address, bytes, device."""
+    rows = np.empty((len(offsets), 3), dtype=np.uint64)
     np.add(offsets, np.uint64(base), out=rows[:, 0])
     rows[:, 1] = lengths
+    rows[:, 2] = device
     return rows
 
 
@@ -64,5 +77,8 @@ def _whole(near: U64, far: U64, start: int, end: int) -> Piece:
 def _parts(near: U64, far: U64, length: int, piece_bytes: int) -> Iterator[Piece]:
     for offset in range(0, length, piece_bytes):
         size = min(piece_bytes, length - offset)
-        rows = [np.array([[int(row[0]) + offset, size, 0]], dtype=np.uint64) for row in (near, far)]
+        rows = [
+            np.array([[int(row[0]) + offset, size, int(row[2])]], dtype=np.uint64)
+            for row in (near, far)
+        ]
         yield Piece(rows[0], rows[1], 0, 0)

@@ -13,6 +13,7 @@ from moonpool import _core
 from moonpool.core.errors import BadConfig, Closed, TooManyOps, Unreachable
 from moonpool.core.sections import TransferConfig
 from moonpool.transfer.base import OpState, Transfer
+from moonpool.transfer.file_segment import FileSegment
 from moonpool.transfer.nixl.agent import Agent
 from moonpool.transfer.nixl.library import load
 from moonpool.transfer.nixl.mover import Mover
@@ -60,10 +61,8 @@ class NixlTransport:
         self._thread.start()
 
     def submit(self, transfer: Transfer) -> Op:
-        remote = transfer.remote
-        assert isinstance(remote, RemoteSegment), remote
-        info = remote.peer.nixl
-        if info is None:
+        remote, info = transfer.remote, None
+        if isinstance(remote, RemoteSegment) and (info := remote.peer.nixl) is None:
             op: Op = Op(transfer, self.name)
             op.settle(OpState.FAILED, error=Unreachable(f"{remote.peer.address} has no NIXL"))
             return op
@@ -72,6 +71,13 @@ class NixlTransport:
             op.settle(OpState.EXPIRED, error=expired(op))
         elif not transfer.nbytes:
             op.end()
+        elif isinstance(remote, FileSegment):
+            try:
+                with remote.in_use():
+                    self._start(op)
+                    remote.hold(op)
+            except Closed as error:
+                op.settle(OpState.FAILED, error=error)
         else:
             self._start(op)
         return op
@@ -114,7 +120,7 @@ class NixlTransport:
                 return
             mover = self._mover
             quick = transfer.nbytes <= self._inline_bytes and not self._queue
-            if quick and mover is not None and mover.ready(transfer.local, op.info):
+            if quick and mover is not None and mover.ready(transfer, op.info):
                 op.post()
                 self._running.append(op)
                 ended = self._step(op, time.monotonic())
