@@ -117,7 +117,11 @@ class SparseReader:
         Positions may be unsorted and repeat themselves.
         """
         column = as_positions(positions, self.length)
-        return self._gather_into([layer], [len(column)], column, out)
+        self._begin(layer)
+        flat = as_rows(out, len(column), self.layout.entry_bytes)
+        # One layer asked for layer after layer: what `asked` looks at is known here.
+        one = np.array([layer, len(column)], np.uint32)
+        return self._move(one[:1], one[1:], column, flat)
 
     def gather_layers(
         self, layers: Any, counts: Any, positions: Any, out: Any = None
@@ -241,6 +245,9 @@ class SparseReader:
 
     def _gather(self, layers: U32, counts: U32, positions: U32, out: U8) -> GatherStats:
         self._begin(0)
+        return self._move(layers, counts, positions, out)
+
+    def _move(self, layers: U32, counts: U32, positions: U32, out: U8) -> GatherStats:
         start = time.perf_counter()
         self._source.gather(layers, counts, positions, out)
         seconds = time.perf_counter() - start
