@@ -11,6 +11,7 @@ from typing import Self
 from moonpool.core.address import parse_address
 
 _PIECE = 64 << 10
+_CALL_S = 1.0
 
 
 class Proxy:
@@ -80,8 +81,11 @@ class Proxy:
                 near, _ = self._listener.accept()
                 if self._is_cut():
                     raise ConnectionError
-                far = socket.create_connection((self._target.host, self._target.port))
-            except ConnectionError:
+                where = self._target.host, self._target.port
+                # A stopped process whose queue of calls is full answers none, and others call here.
+                far = socket.create_connection(where, timeout=_CALL_S)
+                far.settimeout(None)
+            except (ConnectionError, TimeoutError):
                 _reset(near)
                 continue
             except OSError:
