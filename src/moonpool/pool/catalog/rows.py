@@ -158,7 +158,8 @@ class Rows:
         """These copies are worthless or do not exist any more; objects left without one are gone.
         Returns where they were."""
         rows = np.unique(self.table.replica_object[replicas])
-        media = {self.segments[int(n)].medium for n in self.table.replica_segment[replicas]}
+        numbers = np.unique(self.table.replica_segment[replicas]).tolist()
+        media = {self.segments[number].medium for number in numbers}
         retirements = self.take_replicas(replicas)
         gone = rows[self.table.replica[rows] < 0]
         if self.segments.tiered:
