@@ -1,5 +1,6 @@
 #include "endpoint.hpp"
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@ EndpointOptions checked(const EndpointOptions& options) {
   at_least("frame_meta_bytes_max", options.frame_meta_bytes_max, 4096);
   at_least("frame_payload_bytes_max", options.frame_payload_bytes_max, 4096);
   at_least("connections_max", options.connections_max, 1);
+  at_least("connections_per_peer_max", options.connections_per_peer_max, 1);
   at_least("regions_max", options.regions_max, 1);
   at_least("segments_max", options.segments_max, 1);
   at_least("claims_max", options.claims_max, 1);
@@ -38,6 +40,16 @@ EndpointOptions checked(const EndpointOptions& options) {
   return options;
 }
 
+// The bytes of an IP address, without its port.
+std::string address_of(const sockaddr_storage& from) {
+  if (from.ss_family == AF_INET6) {
+    const auto& ip = reinterpret_cast<const sockaddr_in6*>(&from)->sin6_addr;
+    return {reinterpret_cast<const char*>(&ip), sizeof(ip)};
+  }
+  const auto& ip = reinterpret_cast<const sockaddr_in*>(&from)->sin_addr;
+  return {reinterpret_cast<const char*>(&ip), sizeof(ip)};
+}
+
 }  // namespace
 
 // Accepts, a few a turn; beyond connections_max it closes what it accepts, so that a peer knows.
@@ -49,7 +61,10 @@ class Endpoint::Listener : public Source {
 
   bool on_event(std::uint32_t) override {
     for (int i = 0; i < 16; i++) {
-      Descriptor accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      sockaddr_storage from{};
+      socklen_t size = sizeof(from);
+      Descriptor accepted(::accept4(socket_.get(), reinterpret_cast<sockaddr*>(&from), &size,
+                                    SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!accepted) {
         // Out of descriptors: the waiting peer would raise this event without end.
         if (errno == EMFILE || errno == ENFILE) pause();
@@ -60,9 +75,15 @@ class Endpoint::Listener : public Source {
         count(context_.counters.connections_over_limit);
         continue;
       }
+      std::string peer = is_unix_ ? "" : address_of(from);
+      if (!peer.empty() && context_.peers[peer] >= context_.options.connections_per_peer_max) {
+        count(context_.counters.connections_over_limit);
+        continue;
+      }
       count(context_.counters.connections_accepted);
       if (!is_unix_) set_tcp_options(accepted.get());
-      context_.loop.add(std::make_shared<ServerConnection>(context_, std::move(accepted), is_unix_),
+      context_.loop.add(std::make_shared<ServerConnection>(context_, std::move(accepted), is_unix_,
+                                                           std::move(peer)),
                         EPOLLIN);
     }
     return true;
@@ -90,15 +111,17 @@ class Endpoint::Listener : public Source {
   std::int64_t resume_ns_ = kNoDeadline;
 };
 
-Endpoint::Endpoint(std::uint64_t epoch, std::string token, const EndpointOptions& options)
+Endpoint::Endpoint(std::uint64_t epoch, std::string token, const EndpointOptions& options,
+                   std::vector<TenantToken> tenants)
     : owner_(::getpid()),
       options_(checked(options)),
       epoch_(epoch ? epoch : random_epoch()),
       token_(std::move(token)),
+      tenants_(std::move(tenants)),
       regions_(options.regions_max),
       agents_(options.segments_max),
       inbox_(options.notifications_max),
-      context_{options_, counters_, regions_, agents_, inbox_, epoch_, token_, loop_} {}
+      context_{options_, counters_, regions_, agents_, inbox_, epoch_, token_, tenants_, loop_} {}
 
 Endpoint::~Endpoint() {
   if (owner_ == ::getpid()) close();
@@ -140,11 +163,32 @@ void Endpoint::listen_unix(const std::string& path) {
   unix_paths_.push_back(path);
 }
 
+void Endpoint::serve(Descriptor socket) {
+  check_usable();
+  auto connection = std::make_shared<ServerConnection>(context_, std::move(socket), false, "");
+  if (!loop_.run([&] { loop_.add(connection, EPOLLIN); })) {
+    throw ClosedError("this endpoint is closed");
+  }
+  count(counters_.connections_accepted);
+}
+
 std::shared_ptr<ClientConnection> Endpoint::connect(const std::string& address,
                                                     std::int64_t timeout_ms) {
   check_usable();
   std::int64_t deadline = deadline_ns(timeout_ms);
   Descriptor socket = connect_socket(address, deadline);
+  return greet(std::move(socket), address, deadline);
+}
+
+std::shared_ptr<ClientConnection> Endpoint::connect_over(Descriptor socket,
+                                                         const std::string& address,
+                                                         std::int64_t timeout_ms) {
+  check_usable();
+  return greet(std::move(socket), address, deadline_ns(timeout_ms));
+}
+
+std::shared_ptr<ClientConnection> Endpoint::greet(Descriptor socket, const std::string& address,
+                                                  std::int64_t deadline) {
   Welcome welcome =
       say_hello(socket.get(), token_, epoch_, deadline, options_.frame_meta_bytes_max);
   auto connection = std::make_shared<ClientConnection>(loop_, options_, counters_,

@@ -30,15 +30,21 @@ struct ClosedError : std::runtime_error {
 class Endpoint {
  public:
   // `epoch` names this process; 0 draws one. Throws std::invalid_argument for options out of range.
-  Endpoint(std::uint64_t epoch, std::string token, const EndpointOptions& options);
+  Endpoint(std::uint64_t epoch, std::string token, const EndpointOptions& options,
+           std::vector<TenantToken> tenants = {});
   ~Endpoint();
 
   // Port 0 lets the system choose; returns the port. A host that is not loopback needs a token.
   std::uint16_t listen_tcp(const std::string& host, std::uint16_t port);
   // A socket file of mode 0600, removed at close; peers of other users are refused.
   void listen_unix(const std::string& path);
+  // Serves one peer over a connected stream that somebody else made (a tunnel).
+  void serve(Descriptor socket);
   // Blocks for the hello. Throws RefusedError, std::system_error, std::invalid_argument.
   std::shared_ptr<ClientConnection> connect(const std::string& address, std::int64_t timeout_ms);
+  // The same over a connected stream; `address` is what it is called.
+  std::shared_ptr<ClientConnection> connect_over(Descriptor socket, const std::string& address,
+                                                 std::int64_t timeout_ms);
   // Ends the connection and its ops before it returns.
   void close_connection(const std::shared_ptr<ClientConnection>& connection);
 
@@ -71,6 +77,8 @@ class Endpoint {
  private:
   class Listener;
   void listen(Descriptor socket, bool is_unix);
+  std::shared_ptr<ClientConnection> greet(Descriptor socket, const std::string& address,
+                                          std::int64_t deadline_ns);
   std::int64_t deadline_ns(std::int64_t deadline_ms) const;
   void each_served(const std::function<void(ServerConnection&)>& visit);
 
@@ -78,6 +86,7 @@ class Endpoint {
   const EndpointOptions options_;
   const std::uint64_t epoch_;
   const std::string token_;
+  const std::vector<TenantToken> tenants_;
   EndpointCounters counters_;
   Completions completions_;
   RegionTable regions_;

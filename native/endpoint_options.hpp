@@ -9,7 +9,8 @@ struct EndpointOptions {
   std::uint32_t frame_blocks_max = 65536;
   std::uint32_t frame_meta_bytes_max = 64u << 20;
   std::uint64_t frame_payload_bytes_max = std::uint64_t{1} << 40;
-  std::uint32_t connections_max = 4096;  // accepted ones
+  std::uint32_t connections_max = 4096;           // accepted ones
+  std::uint32_t connections_per_peer_max = 1024;  // of one address; files and tunnels have none
   std::uint32_t regions_max = 65536;
   std::uint32_t segments_max = 1024;
   std::uint32_t claims_max = 65536;  // open on one connection, made for no client row

@@ -18,20 +18,29 @@ bool same_user(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
 }
 
+// What a tenant may ask for: regions are the process's own, and a directory names files.
+bool of_segments(wire::Type type) {
+  return (type >= wire::Type::kReadObjects && type <= wire::Type::kWriteObject) ||
+         type == wire::Type::kGatherRows || type == wire::Type::kPing || type == wire::Type::kFence;
+}
+
 std::int64_t ms(std::uint32_t value) { return std::int64_t{value} * 1'000'000; }
 
 }  // namespace
 
-ServerConnection::ServerConnection(ServerContext& context, Descriptor socket, bool is_unix)
+ServerConnection::ServerConnection(ServerContext& context, Descriptor socket, bool is_unix,
+                                   std::string peer)
     : context_(context),
       socket_(std::move(socket)),
       is_unix_(is_unix),
+      peer_(std::move(peer)),
       claims_(context.options.claims_max),
       reader_(*this, kStagingBytes, context.options.piece_bytes),
       writer_(context.options.piece_bytes),
       hello_deadline_ns_(monotonic_ns() + ms(context.options.hello_ms)),
       events_(EPOLLIN) {
   count(context_.counters.connections_open);
+  if (!peer_.empty()) context_.peers[peer_]++;
 }
 
 bool ServerConnection::on_event(std::uint32_t events) {
@@ -93,8 +102,10 @@ bool ServerConnection::on_header(const wire::Header& header, std::size_t* traile
     return false;
   }
   std::uint32_t left = std::min(header.deadline_left_ms, options.deadline_max_ms);
+  if (tenant_ && !of_segments(type)) return false;
   incoming_ = make_request(context_, claims_, header, monotonic_ns() + ms(left));
   if (!incoming_) return false;
+  incoming_->tenant = tenant_;
   *trailer_bytes = wire::request_trailer_bytes(header);
   return true;
 }
@@ -156,16 +167,29 @@ bool ServerConnection::take_hello(std::span<const std::uint8_t> meta) {
   return true;
 }
 
+// The token that this proof was made with; null for none. All are tried: the time does not tell.
+const std::string* ServerConnection::token_of(const std::uint8_t* mac) {
+  const std::string* found = nullptr;
+  if (same_mac(prove(context_.token, "client", client_, server_), mac)) found = &context_.token;
+  for (const TenantToken& one : context_.tenants) {
+    if (!same_mac(prove(one.token, "client", client_, server_), mac) || found) continue;
+    found = &one.token;
+    tenant_ = one.tenant;
+  }
+  return found;
+}
+
 bool ServerConnection::take_proof(std::span<const std::uint8_t> meta) {
   if (meta.size() != sizeof(Mac)) return false;
-  if (!same_mac(prove(context_.token, "client", client_, server_), meta.data())) {
+  const std::string* token = token_of(meta.data());
+  if (!token) {
     refuse("wrong token");
     return true;
   }
   state_ = State::kReady;
-  Mac mac = prove(context_.token, "server", client_, server_);
+  Mac mac = prove(*token, "server", client_, server_);
   std::vector<std::uint8_t> welcome(mac.begin(), mac.end());
-  auto directory = encode_directory(context_.directory());
+  auto directory = encode_directory(tenant_ ? Directory{} : context_.directory());
   welcome.insert(welcome.end(), directory.begin(), directory.end());
   send_hello(wire::Type::kWelcome, welcome.data(), welcome.size());
   return true;
@@ -306,6 +330,7 @@ void ServerConnection::on_removed() {
   replies_.clear();
   claims_.abort(nullptr);
   socket_.reset();
+  if (!peer_.empty() && --context_.peers[peer_] == 0) context_.peers.erase(peer_);
   context_.counters.connections_open.fetch_sub(1, std::memory_order_relaxed);
 }
 

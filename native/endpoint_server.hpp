@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "frame_reader.hpp"
@@ -18,7 +19,8 @@ namespace moonpool {
 
 class ServerConnection : public Source, private FrameSink {
  public:
-  ServerConnection(ServerContext& context, Descriptor socket, bool is_unix);
+  // `peer`: its address, for the bound on connections of one; empty: there is none.
+  ServerConnection(ServerContext& context, Descriptor socket, bool is_unix, std::string peer);
 
   int fd() const override { return socket_.get(); }
   bool on_event(std::uint32_t events) override;
@@ -51,6 +53,7 @@ class ServerConnection : public Source, private FrameSink {
 
   bool take_hello(std::span<const std::uint8_t> meta);
   bool take_proof(std::span<const std::uint8_t> meta);
+  const std::string* token_of(const std::uint8_t* mac);
   void refuse(const std::string& text);
   void send_hello(wire::Type type, const void* meta, std::size_t size);
 
@@ -65,6 +68,7 @@ class ServerConnection : public Source, private FrameSink {
   ServerContext& context_;
   Descriptor socket_;
   const bool is_unix_;
+  const std::string peer_;
   ConnectionClaims claims_;
   FrameReader reader_;
   FrameWriter writer_;
@@ -72,6 +76,7 @@ class ServerConnection : public Source, private FrameSink {
   std::int64_t hello_deadline_ns_;
   wire::Hello client_;
   wire::Hello server_;
+  std::optional<std::uint32_t> tenant_;  // whose token it showed; none: the cluster's
   std::vector<std::uint8_t> hello_meta_;
   std::unique_ptr<ServerRequest> incoming_;
   std::deque<Reply> replies_;

@@ -43,6 +43,12 @@ struct SegmentOffer {
   std::string path;
 };
 
+// A further token that opens an endpoint: for the objects of one tenant, and nothing else.
+struct TenantToken {
+  std::uint32_t tenant;
+  std::string token;
+};
+
 // What an endpoint offers.
 struct Directory {
   std::vector<RegionOffer> regions;

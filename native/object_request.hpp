@@ -1,8 +1,10 @@
 // What all requests on an attached segment share. A window on a slot is held from the moment its
 // bytes may move until they have, and closed on every way out; a claim ends sealed or aborted.
 #pragma once
+#include <algorithm>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -45,6 +47,16 @@ class ObjectRequest : public ServerRequest {
     return false;
   }
 
+  // An object of another tenant than the caller may touch: what is open on it is closed.
+  bool foreign(const Window& window) const {
+    return tenant && window.status == Status::kOk && window.tenant != *tenant;
+  }
+
+  // Whether the caller may end this claim; once seen so, it stays so as long as the generation.
+  bool may_end(std::uint32_t slot, std::uint64_t generation) const {
+    return !tenant || agent_->tenant_of(slot, generation) == *tenant;
+  }
+
   const std::shared_ptr<SegmentAgent> agent_;
 };
 
@@ -53,6 +65,7 @@ struct ClaimBatch {
   wire::Writer writer;
   std::vector<ClaimRecord> records;
   std::string_view blob;
+  std::string scoped;  // holds the blob once it is confined
 
   // False when meta is not a writer, `count` records and exactly their keys.
   bool load(std::span<const std::uint8_t> meta, std::uint32_t count) {
@@ -67,6 +80,28 @@ struct ClaimBatch {
     std::size_t text = 0;
     for (const auto& record : records) text += std::size_t{record.key_len} + record.parent_len;
     return text == blob.size();
+  }
+
+  // Keys become those of one tenant, which are its own however they are called (core/tenants.py).
+  void confine(std::uint32_t tenant) {
+    std::string scope(1, '\0');
+    for (int shift = 0; shift < 32; shift += 8) {
+      scope.push_back(static_cast<char>(tenant >> shift & 0xff));
+    }
+    const auto take = [&](std::uint16_t& size) {
+      if (size == 0) return;
+      // What leaves the range of the field was too long for a key before.
+      const std::size_t kept = std::min<std::size_t>(size, 0xffff - scope.size());
+      scoped.append(scope).append(blob.substr(0, kept));
+      blob.remove_prefix(size);
+      size = static_cast<std::uint16_t>(scope.size() + kept);
+    };
+    for (ClaimRecord& record : records) {
+      take(record.key_len);
+      take(record.parent_len);
+      record.tenant = tenant;
+    }
+    blob = scoped;
   }
 
   std::vector<Claimed> claim(SegmentAgent& agent, std::uint64_t term) const {

@@ -63,6 +63,7 @@ struct Window {
   std::uint32_t crc = 0;
   std::uint64_t size = 0;
   std::vector<Part> parts;
+  std::uint32_t tenant = 0;
 };
 
 inline constexpr std::uint64_t kWholeObject = ~0ull;  // as a length: all from the offset on
@@ -177,6 +178,8 @@ class SegmentAgent {
   Window open_write(std::uint32_t slot, std::uint64_t generation, std::uint64_t offset,
                     std::uint64_t length);
   Status close_write(std::uint32_t slot, std::uint64_t generation);
+  // Whose slot this is at that generation, or was when it expired just then; nothing for another.
+  std::optional<std::uint32_t> tenant_of(std::uint32_t slot, std::uint64_t generation) const;
   // One atomic load, no lock: for a look between two pieces of a long transfer.
   bool still(std::uint32_t slot, std::uint64_t generation, SlotState state) const;
 

@@ -36,12 +36,24 @@ bool SegmentAgent::still(std::uint32_t slot, std::uint64_t generation, SlotState
   return slots_[slot].word.load(std::memory_order_acquire) == slot_word(generation, state);
 }
 
+std::optional<std::uint32_t> SegmentAgent::tenant_of(std::uint32_t slot,
+                                                     std::uint64_t generation) const {
+  const std::unique_lock lock = enter();
+  if (slot >= geometry_.slots) return std::nullopt;
+  const std::uint64_t word = slots_[slot].word.load();
+  if (word_generation(word) != generation &&
+      word != slot_word(generation + 1, SlotState::kRetired)) {
+    return std::nullopt;
+  }
+  return slots_[slot].tenant;
+}
+
 Window SegmentAgent::window(std::uint32_t index, std::uint64_t generation, SlotState state,
                             std::uint64_t offset, std::uint64_t length) {
   if (index >= geometry_.slots) return {Status::kNotFound, 0, 0, {}};
   const Slot& slot = slots_[index];
   if (slot.word.load() != slot_word(generation, state)) return {Status::kMoved, 0, 0, {}};
-  Window open{Status::kOk, slot.crc, slot.size, {}};
+  Window open{Status::kOk, slot.crc, slot.size, {}, slot.tenant};
   if (offset > slot.size) return {Status::kBounds, slot.crc, slot.size, {}};
   if (length == kWholeObject) length = slot.size - offset;
   if (length > slot.size - offset) return {Status::kBounds, slot.crc, slot.size, {}};

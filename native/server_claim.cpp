@@ -13,6 +13,7 @@ class ClaimSlots : public ObjectRequest {
   bool begin(std::span<const std::uint8_t> meta, std::vector<Piece>*) override {
     ClaimBatch batch;
     if (!batch.load(meta, header.count)) return false;
+    if (tenant) batch.confine(*tenant);
     bool of_connection = batch.writer.row < 0;
     if (of_connection && !claims_.has_room(header.count)) {
       set_all(Status::kBusy);
@@ -54,6 +55,10 @@ class EndClaims : public ObjectRequest {
     std::vector<Status> status(header.count, Status::kInternal);
     bool seals = wire::Type{header.type} == wire::Type::kSeal;
     bool done = with_agent([&] {
+      for (std::uint32_t i = 0; i < header.count; i++) {
+        // A generation that no slot ever has: it ends nothing.
+        if (!may_end(slots[i], generations[i])) generations[i] = ~std::uint64_t{0} >> 8;
+      }
       if (seals) {
         std::uint32_t flags = header.flags & wire::kFlagAgentCrc ? kSealComputesCrc : 0;
         agent_->seal(slots, generations, crcs, flags, header.term, status);

@@ -47,6 +47,10 @@ class GatherRows : public ObjectRequest {
     const bool served = with_agent([&] {
       for (std::size_t i = 0; i < units_.size(); i++) {
         windows_[i] = agent_->open_read(units_[i].slot, units_[i].generation, 0, kWholeObject);
+        if (foreign(windows_[i])) {
+          agent_->close_read(units_[i].slot, units_[i].generation);
+          windows_[i] = {Status::kRefused, 0, 0, {}};
+        }
       }
     });
     std::vector<std::uint64_t> lengths(header.count, 0);

@@ -59,6 +59,10 @@ class ReadObjects : public ObjectRequest {
     const auto& block = blocks_[i];
     Window window = agent_->open_read(block.slot, block.generation, block.offset,
                                       block.whole ? moonpool::kWholeObject : block.length);
+    if (foreign(window)) {
+      agent_->close_read(block.slot, block.generation);
+      window = {Status::kRefused, 0, 0, {}};
+    }
     auto& record = records[i];
     record.status = code(window.status);
     record.slot = block.slot;

@@ -8,7 +8,9 @@
 // request touches no memory but its own, and its records say why.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,7 +36,9 @@ struct ServerContext {
   Inbox& inbox;
   const std::uint64_t epoch;
   const std::string token;
+  const std::vector<TenantToken>& tenants;
   Loop& loop;
+  std::map<std::string, std::uint32_t> peers{};  // connections by address; the I/O thread's own
 
   Directory directory() const;
 };
@@ -62,6 +66,7 @@ class ServerRequest {
 
   const std::int64_t deadline_ns;
   const wire::Header header;
+  std::optional<std::uint32_t> tenant;  // whose objects it may touch; none: anybody's
   std::vector<wire::ReplyRecord> records;
   std::vector<std::uint8_t> reply_meta;
 

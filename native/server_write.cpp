@@ -54,6 +54,7 @@ class PutObjects : public IntoSlots {
   bool begin(std::span<const std::uint8_t> meta, std::vector<Piece>* pieces) override {
     ClaimBatch batch;
     if (!batch.load(meta, header.count)) return false;
+    if (tenant) batch.confine(*tenant);
     std::uint64_t left = header.payload_bytes;
     for (const auto& record : batch.records) {
       if (record.size > left) return false;
@@ -138,6 +139,10 @@ class WriteObject : public IntoSlots {
       bool alive =
           agent_ && guarded([&] {
             window = agent_->open_write(block.slot, block.generation, block.offset, block.length);
+            if (foreign(window)) {
+              agent_->close_write(block.slot, block.generation);
+              window = {Status::kRefused, 0, 0, {}};
+            }
           });
       records[i] = {.status = code(alive ? window.status : Status::kNotFound),
                     .size = block.length,

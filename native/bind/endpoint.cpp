@@ -1,5 +1,6 @@
 // The endpoint room for Python: endpoint, connections, ops, shared regions.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -57,6 +58,7 @@ OpHandle submit(const Connection& connection, Submission submission, std::vector
 namespace {
 
 void make_endpoint(EndpointHandle* self, std::uint64_t epoch, const nb::bytes& token,
+                   const std::vector<std::pair<std::uint32_t, nb::bytes>>& tenants,
                    const nb::kwargs& named) {
   EndpointOptions options;
   auto take = [&](auto& field, const char* name) {
@@ -68,6 +70,7 @@ void make_endpoint(EndpointHandle* self, std::uint64_t epoch, const nb::bytes& t
   take(options.frame_meta_bytes_max, "frame_meta_bytes_max");
   take(options.frame_payload_bytes_max, "frame_payload_bytes_max");
   take(options.connections_max, "connections_max");
+  take(options.connections_per_peer_max, "connections_per_peer_max");
   take(options.regions_max, "regions_max");
   take(options.segments_max, "segments_max");
   take(options.claims_max, "claims_max");
@@ -84,7 +87,12 @@ void make_endpoint(EndpointHandle* self, std::uint64_t epoch, const nb::bytes& t
     throw nb::type_error(
         ("unknown endpoint option " + std::string(nb::repr(named.keys()[0]).c_str())).c_str());
   }
-  new (self) EndpointHandle(epoch, std::string(token.c_str(), token.size()), options);
+  std::vector<TenantToken> openers;
+  for (const auto& [tenant, one] : tenants) {
+    openers.push_back({tenant, std::string(one.c_str(), one.size())});
+  }
+  new (self)
+      EndpointHandle(epoch, std::string(token.c_str(), token.size()), options, std::move(openers));
 }
 
 nb::dict stats(const EndpointHandle& self) {
@@ -388,7 +396,8 @@ void bind_endpoint(nb::module_& m) {
   bind_endpoint_objects(connection);
 
   nb::class_<EndpointHandle>(m, "Endpoint")
-      .def("__init__", make_endpoint, "epoch"_a = 0, "token"_a = nb::bytes("", 0), "options"_a)
+      .def("__init__", make_endpoint, "epoch"_a = 0, "token"_a = nb::bytes("", 0),
+           "tenants"_a = std::vector<std::pair<std::uint32_t, nb::bytes>>(), "options"_a)
       .def_prop_ro("epoch", [](EndpointHandle& self) { return self.endpoint.epoch(); })
       .def_prop_ro("closed", [](EndpointHandle& self) { return self.endpoint.closed(); })
       .def(
@@ -405,6 +414,26 @@ void bind_endpoint(nb::module_& m) {
             self.endpoint.listen_unix(path);
           },
           "path"_a)
+      .def(
+          "serve",
+          [](EndpointHandle& self, int descriptor) {
+            nb::gil_scoped_release release;
+            self.endpoint.serve(Descriptor(descriptor));
+          },
+          "descriptor"_a)
+      .def(
+          "connect_over",
+          [](const std::shared_ptr<EndpointHandle>& self, int descriptor,
+             const std::string& address, std::optional<std::int64_t> timeout_ms) {
+            std::shared_ptr<ClientConnection> peer;
+            {
+              nb::gil_scoped_release release;
+              peer = self->endpoint.connect_over(Descriptor(descriptor), address,
+                                                 deadline_or_default(timeout_ms));
+            }
+            return std::make_shared<ConnectionHandle>(self, peer);
+          },
+          "descriptor"_a, "address"_a, "timeout_ms"_a = nb::none())
       .def(
           "connect",
           [](const std::shared_ptr<EndpointHandle>& self, const std::string& address,

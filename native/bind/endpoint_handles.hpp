@@ -17,8 +17,9 @@ namespace moonpool {
 
 // The endpoint and the buffers kept for it. Lives until the last connection and op are gone.
 struct EndpointHandle {
-  EndpointHandle(std::uint64_t epoch, std::string token, const EndpointOptions& options)
-      : endpoint(epoch, std::move(token), options) {}
+  EndpointHandle(std::uint64_t epoch, std::string token, const EndpointOptions& options,
+                 std::vector<TenantToken> tenants)
+      : endpoint(epoch, std::move(token), options, std::move(tenants)) {}
   ~EndpointHandle();
 
   // Releases the buffers of ops that nobody waits for and that have ended meanwhile.

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "check.hpp"
@@ -24,7 +25,8 @@ struct Stored {
 };
 
 struct World {
-  World()
+  // `shown` is the token of the client; the server knows its own and those of the tenants.
+  explicit World(std::vector<TenantToken> tenants = {}, std::string shown = "token")
       : agent(SegmentAgent::create(std::nullopt, {.capacity_bytes = 8 << 20,
                                                   .headroom_bytes = 2 << 20,
                                                   .slots = 64,
@@ -32,8 +34,8 @@ struct World {
                                                   .tombstones = 64,
                                                   .trust_domain = "",
                                                   .populate = false})),
-        server(0, "token", {}),
-        client(0, "token", {}) {
+        server(0, "token", {}, std::move(tenants)),
+        client(0, std::move(shown), {}) {
     server.attach(agent);
     peer = client.connect("127.0.0.1:" + std::to_string(server.listen_tcp("127.0.0.1", 0)), 5000);
   }

@@ -885,13 +885,23 @@ class Endpoint:
 
     `epoch` names this process (0 draws one). `token` must be the same on both ends; without one
     only loopback is served. Options, each a limit: frame_blocks_max, frame_meta_bytes_max,
-    frame_payload_bytes_max, connections_max, regions_max, segments_max, ops_max, replies_max and
-    claims_max (per connection), notifications_max (0: none is taken in), turn_bytes (per
-    connection and turn), piece_bytes (checksummed at a time), hello_ms, deadline_ms,
-    deadline_max_ms, stall_ms. TypeError for another name.
+    frame_payload_bytes_max, connections_max, connections_per_peer_max (of one IP address),
+    regions_max, segments_max, ops_max, replies_max and claims_max (per connection),
+    notifications_max (0: none is taken in), turn_bytes (per connection and turn), piece_bytes
+    (checksummed at a time), hello_ms, deadline_ms, deadline_max_ms, stall_ms. TypeError for another
+    name.
+
+    `tenants`: further tokens, each with the number of its tenant. Whoever shows one reaches only
+    objects of that tenant, claims become its own, and registered memory is out of reach.
     """
 
-    def __init__(self, epoch: int = 0, token: bytes = b"", **options: int) -> None: ...
+    def __init__(
+        self,
+        epoch: int = 0,
+        token: bytes = b"",
+        tenants: Sequence[tuple[int, bytes]] = (),
+        **options: int,
+    ) -> None: ...
     @property
     def epoch(self) -> int: ...
     @property
@@ -905,6 +915,12 @@ class Endpoint:
         """Serve on a TCP port and return it. Raises OSError, ValueError."""
     def listen_unix(self, path: str) -> None:
         """Serve on a socket file of mode 0600 (same user only), removed by `close`."""
+    def serve(self, descriptor: int) -> None:
+        """Serve one peer over a connected stream socket, which is taken over (a tunnel)."""
+    def connect_over(
+        self, descriptor: int, address: str, timeout_ms: int | None = None
+    ) -> Connection:
+        """The same as `connect` over a connected stream socket, which is taken over."""
     def connect(self, address: str, timeout_ms: int | None = None) -> Connection:
         """To "host:port" or "unix:/path". Raises RefusedError, OSError, ValueError."""
     def register(self, buffer: _Buffer, name: str = "", writable: bool = False) -> int:

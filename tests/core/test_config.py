@@ -192,7 +192,9 @@ def test_no_two_settings_share_a_variable_of_their_own() -> None:
     names = [item.env_names[0] for s in SCHEMA.sections.values() for item in s.settings()]
     shared = {name for s in SCHEMA.sections.values() for i in s.settings() for name in i.env_names}
     assert len(names) == len(set(names))
-    assert {"MOONPOOL_TOKEN", "MOONPOOL_MASTER"} == shared - set(names)
+    tls = {f"MOONPOOL_TLS_{word}" for word in ("CERT", "KEY", "CA", "MUTUAL")}
+    everywhere = {"MOONPOOL_TOKEN", "MOONPOOL_MASTER", "MOONPOOL_TENANTS"}
+    assert everywhere | tls == shared - set(names)
 
 
 def test_the_default_folder_is_this_users() -> None:

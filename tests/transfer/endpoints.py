@@ -29,8 +29,8 @@ def random_bytes(size: int, seed: int = 1) -> Bytes:
 
 @contextmanager
 def connected(**options: int) -> Iterator[Pair]:
-    server = _core.Endpoint(token=b"token", **options)
-    client = _core.Endpoint(token=b"token", **options)
+    server = _core.Endpoint(0, b"token", (), **options)
+    client = _core.Endpoint(0, b"token", (), **options)
     port = server.listen_tcp()
     try:
         yield Pair(server, client, port, client.connect(f"127.0.0.1:{port}"))

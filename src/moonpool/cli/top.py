@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from moonpool.cli.client import add_client_options
@@ -14,7 +15,7 @@ from moonpool.cli.parser import EXIT_OK
 from moonpool.cli.signals import sigterm_interrupts
 from moonpool.core.admin_section import AdminConfig
 from moonpool.core.clock import SystemClock
-from moonpool.core.errors import BadInput
+from moonpool.core.errors import BadInput, Refused
 from moonpool.core.sections import ClientConfig
 from moonpool.core.units import format_bytes
 
@@ -60,6 +61,8 @@ async def _watch(args: argparse.Namespace, output: Output) -> None:
     async with await connect(client.master, token=client.token, timeout_s=timeout_s) as pool:
         watch = Watch(pool, config, SystemClock())
         await watch.look()
+        if watch.last is not None and "segments" not in watch.last.figures:
+            raise Refused("the pool's figures are its operator's; `moonpool stat` shows your own")
         if args.once or output.as_json or not sys.stdout.isatty():
             await _lines(watch, args, output)
         else:
@@ -124,4 +127,18 @@ def _picture(watch: Watch, master: str) -> RenderableType:
             f"{one['objects']:,}",
             str(one["usage"].get("pins", 0)),
         )
-    return Group(head, now, Text(), table, Text("\nCtrl-C ends it", "dim"))
+    shown: list[RenderableType] = [head, now, Text(), table]
+    if len(last.figures["tenants"]) > 1:
+        shown += [Text(), _tenants(last.figures["tenants"])]
+    return Group(*shown, Text("\nCtrl-C ends it", "dim"))
+
+
+def _tenants(tenants: Mapping[str, Mapping[str, Any]]) -> RenderableType:
+    from rich.table import Table
+
+    table = Table("tenant", "has", "quota", "borrowed", "objects", "evicted", box=None)
+    for name, one in tenants.items():
+        sizes = [one["committed_bytes"], one["quota_bytes"], one["borrowed_bytes"]]
+        counts = [one["objects"], one["evicted_objects"]]
+        table.add_row(name, *map(format_bytes, sizes), *(f"{count:,}" for count in counts))
+    return table

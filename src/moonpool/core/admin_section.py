@@ -3,12 +3,13 @@
 from typing import Annotated, ClassVar, Literal
 
 from moonpool.core.address import check_master
-from moonpool.core.config import Section, setting
+from moonpool.core.config import setting
 from moonpool.core.open_door import refuse_open_door
+from moonpool.core.tls_section import TlsSection
 from moonpool.core.units import BYTES_MAX
 
 
-class AdminConfig(Section, frozen=True, kw_only=True):
+class AdminConfig(TlsSection, frozen=True, kw_only=True):
     """The web page, the metrics and the HTTP API of a pool; a client of its master."""
 
     SECTION: ClassVar[str] = "admin"
@@ -87,5 +88,6 @@ class AdminConfig(Section, frozen=True, kw_only=True):
     ] = 4096
 
     def check(self) -> None:
+        super().check()
         check_master(self.master)
         refuse_open_door(self.SECTION, self.host, self.token)

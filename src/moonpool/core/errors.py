@@ -11,6 +11,8 @@ MoonpoolError
 │   └── BadConfig
 ├── PoolError
 │   ├── PoolFull
+│   ├── QuotaExceeded
+│   ├── Throttled
 │   ├── ObjectTooLarge
 │   ├── ParentMissing
 │   ├── AttemptLost
@@ -112,6 +114,18 @@ class PoolError(MoonpoolError):
 
 class PoolFull(PoolError):
     """No space within the deadline; nothing was written."""
+
+    retryable = True
+
+
+class QuotaExceeded(PoolError):
+    """The tenant's quota does not take the object, and nothing of its own may go for it."""
+
+    retryable = True
+
+
+class Throttled(PoolError):
+    """The tenant's turn to write did not come within the deadline; nothing was written."""
 
     retryable = True
 

@@ -13,6 +13,7 @@ nor reflected. Pure state machines: frames in, frames out; nonces are arguments.
 
 import hashlib
 import hmac
+from collections.abc import Mapping
 from typing import Literal, TypeVar
 
 import msgspec
@@ -143,8 +144,11 @@ class ServerHandshake:
         unix: str = "",
         instance: bytes = b"",
         versions: tuple[int, int] = (1, 1),
+        tenants: Mapping[str, str] | None = None,
     ) -> None:
-        self._token = token
+        """`tenants`: further tokens that open the door, by name; `tenant` says whose it was."""
+        self._tokens = [("", token), *(tenants or {}).items()]
+        self.tenant = ""
         self._versions = versions
         self.version = 1  # the newest that both speak, once they have met
         self._tell = (name, software, unix, instance)
@@ -178,11 +182,18 @@ class ServerHandshake:
         return version
 
     def _judge(self, proof: Proof) -> Frame:
-        mac = prove(self._token, "client", self._hello_payload, self._challenge)
-        if not hmac.compare_digest(mac, proof.mac):
+        token: str | None = None
+        for name, one in self._tokens:  # all of them: the time does not tell which it was
+            mac = prove(one, "client", self._hello_payload, self._challenge)
+            if hmac.compare_digest(mac, proof.mac):
+                self.tenant, token = name, one
+        if token is None:
             raise Refused("wrong token; set MOONPOOL_TOKEN to the token of the cluster")
+        assert self.hello is not None
+        if self.tenant and self.hello.role != "client":
+            raise Refused("a tenant's token is for clients; nodes show the cluster's")
         self.accepted = True
-        mac = prove(self._token, "server", self._hello_payload, self._challenge)
+        mac = prove(token, "server", self._hello_payload, self._challenge)
         welcome = Welcome(mac, *self._tell, self.version)
         return Frame(Kind.WELCOME, msgspec.msgpack.encode(welcome))
 

@@ -3,9 +3,11 @@
 from typing import Annotated, ClassVar, Literal
 
 from moonpool.core.address import check_master, is_etcd, parse_address
-from moonpool.core.config import Section, setting
+from moonpool.core.config import setting
 from moonpool.core.errors import BadConfig
 from moonpool.core.open_door import refuse_open_door
+from moonpool.core.tls_section import TlsSection
+from moonpool.core.units import BYTES_MAX
 
 PolicyName = Literal["lru", "lfu", "fifo", "s3fifo", "sieve", "arc", "horizon"]
 PlacementName = Literal["local", "preferred", "free-ratio", "random"]
@@ -15,9 +17,13 @@ TOKEN = setting(
     env="MOONPOOL_TOKEN",
     secret=True,
 )
+TENANTS = setting(
+    "TOML file of the tenants, the same on master and nodes; empty: there are none.",
+    env="MOONPOOL_TENANTS",
+)
 
 
-class MasterConfig(Section, frozen=True, kw_only=True):
+class MasterConfig(TlsSection, frozen=True, kw_only=True):
     """The process that decides placement."""
 
     SECTION: ClassVar[str] = "master"
@@ -27,6 +33,21 @@ class MasterConfig(Section, frozen=True, kw_only=True):
         7400
     )
     token: Annotated[str, TOKEN] = ""
+    tenants: Annotated[str, TENANTS] = ""
+    connections_per_peer_max: Annotated[
+        int,
+        setting("Connections from one IP address at most.", minimum=1, maximum=65_536),
+    ] = 2048
+    inflight_bytes_max: Annotated[
+        int,
+        setting(
+            "Where there are tenants: while writers were promised more than this, puts wait and "
+            "take turns by their tenants' weights.",
+            unit="bytes",
+            minimum=4096,
+            maximum=BYTES_MAX,
+        ),
+    ] = 256 << 20
     node_lease_ms: Annotated[
         int,
         setting(
@@ -209,6 +230,7 @@ class MasterConfig(Section, frozen=True, kw_only=True):
     ] = ""
 
     def check(self) -> None:
+        super().check()
         if self.ha:
             if not is_etcd(self.ha):
                 raise BadConfig(f"master.ha = {self.ha!r}: write 'etcd://host:2379/prefix'")

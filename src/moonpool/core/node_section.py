@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from moonpool.core.address import check_master
-from moonpool.core.config import Section, setting
+from moonpool.core.config import setting
 from moonpool.core.errors import BadConfig
-from moonpool.core.master_section import HOST, TOKEN
+from moonpool.core.master_section import HOST, TENANTS, TOKEN
 from moonpool.core.open_door import refuse_open_door
+from moonpool.core.tls_section import TlsSection
 from moonpool.core.units import BYTES_MAX
 
 DEFAULT_MASTER = "127.0.0.1:7400"
@@ -34,7 +35,7 @@ def directory_of(text: str) -> Path:
     return Path(text).expanduser().absolute() if text else default_directory()
 
 
-class NodeConfig(Section, frozen=True, kw_only=True):
+class NodeConfig(TlsSection, frozen=True, kw_only=True):
     """A process that lends a segment of memory."""
 
     SECTION: ClassVar[str] = "node"
@@ -71,6 +72,14 @@ class NodeConfig(Section, frozen=True, kw_only=True):
         setting("Failure domains and classes, as 'rack=a,zone=b'."),
     ] = {}
     token: Annotated[str, TOKEN] = ""
+    tenants: Annotated[str, TENANTS] = ""
+    tenant: Annotated[
+        str,
+        setting(
+            "The one tenant whose objects the segment takes, so that its clients on this host may "
+            "map it; empty: all, and where there are tenants only the operator maps it."
+        ),
+    ] = ""
     heartbeat_ms: Annotated[
         int,
         setting("Time between reports to the master.", unit="ms", minimum=10, maximum=60_000),
@@ -117,6 +126,7 @@ class NodeConfig(Section, frozen=True, kw_only=True):
         return directory_of(self.dir)
 
     def check(self) -> None:
+        super().check()
         check_master(self.master)
         if not _NODE_NAME.fullmatch(self.name):
             allowed = "letters, digits, '.', '_' and '-', at most 64, the first no sign"

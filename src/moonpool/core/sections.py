@@ -18,12 +18,13 @@ from moonpool.core.node_section import default_directory as default_directory
 from moonpool.core.open_door import refuse_open_door
 from moonpool.core.router_section import RouterConfig
 from moonpool.core.serve_section import ServeConfig
+from moonpool.core.tls_section import TlsSection
 from moonpool.core.units import BYTES_MAX
 
 RAIL_POLICIES = ("affinity", "spread", "single")
 
 
-class ClientConfig(Section, frozen=True, kw_only=True):
+class ClientConfig(TlsSection, frozen=True, kw_only=True):
     """A process that puts and gets."""
 
     SECTION: ClassVar[str] = "client"
@@ -59,6 +60,7 @@ class ClientConfig(Section, frozen=True, kw_only=True):
     ] = True
 
     def check(self) -> None:
+        super().check()
         check_master(self.master)
 
 

@@ -5,11 +5,13 @@ time (SO_RCVTIMEO, SO_SNDTIMEO): a receive is one system call, where Python's ti
 """
 
 import socket
+import ssl
 import struct
 from contextlib import suppress
 
 from moonpool.core.clock import Clock, Deadline, SystemClock
 from moonpool.core.errors import Closed, DeadlineExceeded, Unreachable
+from moonpool.core.tls import tls_error
 from moonpool.core.wire import (
     HEADER_BYTES,
     MAX_FRAME,
@@ -43,6 +45,11 @@ class FrameStream:
         self._header: Header | None = None
         self._closed = False
         self._wait_s = 0.0  # what the kernel was told; 0: nothing yet
+        # TLS goes on by itself after the kernel's time is over: there Python keeps the time.
+        self._tls = isinstance(sock, ssl.SSLSocket)
+        self._again: tuple[type[OSError], ...] = (BlockingIOError,)
+        if self._tls:
+            self._again = (BlockingIOError, TimeoutError)
         sock.settimeout(None)
 
     def fileno(self) -> int:
@@ -76,7 +83,7 @@ class FrameStream:
             raise
         except OSError as error:
             self.close()
-            raise Unreachable(f"send: the connection broke: {error}") from error
+            raise tls_error("send: the connection broke", error) from error
 
     def recv(self, deadline: Deadline) -> Frame:
         """The next frame. Raises DeadlineExceeded (call again to go on waiting), Unreachable,
@@ -102,7 +109,7 @@ class FrameStream:
     def _send_some(self, data: bytes | memoryview) -> int:
         try:
             return self._sock.send(data)
-        except BlockingIOError:
+        except self._again:
             return 0
 
     def _fill(self, wanted: int, deadline: Deadline) -> None:
@@ -114,10 +121,10 @@ class FrameStream:
             self._arm(deadline, "receive")
             try:
                 got = self._sock.recv_into(self._view[self._end :])
-            except BlockingIOError:
+            except self._again:
                 continue
             except OSError as error:
-                raise Unreachable(f"receive: the connection broke: {error}") from error
+                raise tls_error("receive: the connection broke", error) from error
             if got == 0:
                 raise self._ended()
             self._end += got
@@ -145,6 +152,9 @@ class FrameStream:
         left_s = deadline.at_s - self._clock.monotonic()
         if left_s <= 0:
             deadline.check(self._clock.monotonic(), what)  # raises
+        if self._tls:
+            self._sock.settimeout(max(left_s, _WAIT_MIN_S))
+            return
         if not left_s * 0.8 <= self._wait_s <= left_s:
             self._wait_s = max(left_s * 0.95, _WAIT_MIN_S)
             wait = _TIMEVAL.pack(int(self._wait_s), int(self._wait_s % 1 * 1e6))

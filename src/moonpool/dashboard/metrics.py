@@ -22,6 +22,7 @@ _GAUGES: Final = {
     "leases": "Leases of read sessions.",
     "waiters": "Puts waiting for another writer of their key.",
     "held_puts": "Calls waiting for the end of a recovery.",
+    "throttled_puts": "Puts waiting for their tenant's turn.",
     "retire_orders": "Removals not yet confirmed by their node.",
     "tombstones": "Removals remembered for nodes that are away.",
     "tier_capacity_bytes": "What living tiers below memory may hold.",
@@ -61,6 +62,22 @@ _SEGMENT: Final = {
     "promised_bytes": "What is promised to writers.",
     "objects": "Objects with a copy there.",
 }
+_TENANT: Final = {
+    "quota_bytes": "What the tenant has for certain.",
+    "quota_objects": "The same in objects; 0: not said.",
+    "committed_bytes": "What it has: all copies.",
+    "promised_bytes": "What is promised to its writers.",
+    "borrowed_bytes": "What of both is beyond its quota.",
+    "objects": "Its committed objects.",
+}
+_TENANT_SUMS: Final = {
+    "admitted_bytes": "Bytes that it was promised.",
+    "admitted_objects": "Objects that it was promised.",
+    "evicted_bytes": "Bytes of its objects that went.",
+    "evicted_objects": "Its objects that went.",
+    "refused": "Keys that its quota did not take.",
+    "throttled": "Keys whose turn to be written did not come in time.",
+}
 
 
 def metrics_page(watch: Watch) -> str:
@@ -94,6 +111,15 @@ def _families(watch: Watch) -> Iterator[Family]:
         _buckets(figures["handling_s"]),
     )
     yield from _segments(figures)
+    yield from _tenants(figures)
+
+
+def _tenants(figures: Figures) -> Iterator[Family]:
+    tenants: Mapping[str, Mapping[str, float]] = figures["tenants"]
+    for names, kind, suffix in ((_TENANT, "gauge", ""), (_TENANT_SUMS, "counter", "_total")):
+        for name, text in names.items():
+            samples = [("", {"tenant": word}, float(one[name])) for word, one in tenants.items()]
+            yield _family(f"tenant_{name}{suffix}", kind, text, samples)
 
 
 def _segments(figures: Figures) -> Iterator[Family]:

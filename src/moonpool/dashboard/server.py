@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
@@ -12,9 +13,12 @@ from moonpool.core.address import Address, cannot_listen
 from moonpool.core.admin_section import AdminConfig
 from moonpool.core.clock import SystemClock
 from moonpool.core.errors import missing_extra
+from moonpool.core.tls import server_context
 from moonpool.dashboard.app import Admin
 from moonpool.dashboard.watch import Watch, watching
-from moonpool.pool.aio import AsyncPool, connect
+from moonpool.pool.aio import AsyncPool
+from moonpool.pool.aio_shell import AsyncShell
+from moonpool.pool.connect import client_config
 
 FAREWELL_S: Final = 3
 CALL_S: Final = 10.0
@@ -34,8 +38,12 @@ async def _serve(config: AdminConfig, ready: Callable[[str, dict[str, str]], Non
     import uvicorn
 
     async with AsyncExitStack() as stack:
-        pool = await connect(config.master, token=config.token, timeout_s=CALL_S)
-        stack.push_async_callback(pool.close)
+        server_context(config)  # says what is wrong with the files before anything listens
+        tls = {"tls_ca": config.tls_ca, "tls_cert": config.tls_cert, "tls_key": config.tls_key}
+        shell = AsyncShell(client_config(config.master, config.token, CALL_S, **tls))
+        stack.push_async_callback(shell.close)
+        await shell.reach(CALL_S)
+        pool = AsyncPool(shell, shell.config)
         watch = await stack.enter_async_context(watching(Watch(pool, config, SystemClock())))
         published = await stack.enter_async_context(_publishing(pool, config))
         application = Admin(pool, watch, config).application()
@@ -48,9 +56,14 @@ async def _serve(config: AdminConfig, ready: Callable[[str, dict[str, str]], Non
                 log_level="warning",
                 access_log=False,
                 timeout_graceful_shutdown=FAREWELL_S,
+                ssl_certfile=config.tls_cert or None,
+                ssl_keyfile=config.tls_key or None,
+                ssl_ca_certs=config.tls_ca if config.tls_mutual else None,
+                ssl_cert_reqs=ssl.CERT_REQUIRED if config.tls_mutual else ssl.CERT_NONE,
             )
         )
-        ready(f"http://{Address(config.host, listening.getsockname()[1])}", published)
+        scheme = "https" if config.tls_cert else "http"
+        ready(f"{scheme}://{Address(config.host, listening.getsockname()[1])}", published)
         await server.serve(sockets=[listening])
 
 

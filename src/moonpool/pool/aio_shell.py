@@ -24,6 +24,7 @@ from moonpool.core.errors import (
 )
 from moonpool.core.host import host_id
 from moonpool.core.sections import ClientConfig
+from moonpool.core.tls import client_context
 from moonpool.pool import messages as m
 from moonpool.pool.client_state import ClientState
 from moonpool.pool.leader import LeaderFinder
@@ -45,7 +46,8 @@ class AsyncShell:
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
         self.clock = SystemClock()
-        self.opener = PortOpener(config.token, config.shared_memory)
+        self._tls = client_context(config)
+        self.opener = PortOpener(config.token, config.shared_memory, self._tls)
         self.leader = LeaderFinder(config.master, self._led_by)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.state = ClientState(
@@ -67,7 +69,11 @@ class AsyncShell:
                 address = await self._address()
                 try:
                     self._link = await AsyncLink.connect(
-                        address, self.config.token, f"client-{os.getpid()}", timeout_s=timeout_s
+                        address,
+                        self.config.token,
+                        f"client-{os.getpid()}",
+                        timeout_s=timeout_s,
+                        tls=self._tls,
                     )
                 except TransferError:
                     self.leader.wrong(address)

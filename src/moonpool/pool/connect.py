@@ -11,10 +11,15 @@ from moonpool.pool.shell import BlockingShell
 
 
 def client_config(
-    master: str | None = None, token: str | None = None, timeout_s: float | None = None
+    master: str | None = None,
+    token: str | None = None,
+    timeout_s: float | None = None,
+    **more: str,
 ) -> ClientConfig:
-    """What the caller gives, then the environment, the file, the defaults. Raises BadConfig."""
-    given = {
+    """What the caller gives, then the environment, the file, the defaults; of `more` settings an
+    empty one is not given. Raises BadConfig."""
+    given: dict[str, object] = {
+        **{name: value or None for name, value in more.items()},
         "master": master,
         "token": token,
         "timeout_ms": None if timeout_s is None else max(1, int(timeout_s * 1000)),

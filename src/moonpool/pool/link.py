@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Literal, cast
 
@@ -25,6 +26,7 @@ from moonpool.core.errors import (
 from moonpool.core.handshake import NONCE_BYTES, ClientHandshake, Role, Welcome
 from moonpool.core.host import host_id
 from moonpool.core.stream import FrameStream
+from moonpool.core.tls import tls_error
 from moonpool.core.wire import MAX_FRAME, MESSAGE, Frame, FrameDecoder, encode_frame
 from moonpool.pool import messages as m
 
@@ -50,6 +52,24 @@ def decode_message(frame: Frame, version: int = m.PROTOCOL_VERSION) -> m.Envelop
     return envelope
 
 
+def encrypted(sock: socket.socket, tls: ssl.SSLContext, host: str, whom: str) -> socket.socket:
+    """The same connection by TLS; it has the socket's timeout. Raises Refused, Unreachable."""
+    try:
+        return tls.wrap_socket(sock, server_hostname=host)
+    except OSError as error:
+        sock.close()
+        raise tls_error(whom, error) from error
+
+
+def _closed_at_the_door(address: str) -> Unreachable:
+    """By TLS 1.3 a server judges our certificate after our handshake is over, and many end the
+    connection without a word."""
+    return Unreachable(
+        f"the master at {address} ended the connection at once; if it asks for a certificate of "
+        "ours (tls_cert, tls_key), that must be signed by an authority it believes and be valid now"
+    )
+
+
 class BlockingLink:
     """One request at a time over a blocking socket: the fastest round trip. One thread uses it."""
 
@@ -61,6 +81,7 @@ class BlockingLink:
         deadline: Deadline,
         role: Role = "client",
         clock: Clock | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Connects and proves the token. Raises Unreachable, Refused, ProtocolMismatch, ..."""
         self._clock = clock or SystemClock()
@@ -77,7 +98,14 @@ class BlockingLink:
                 f"no master at {address} ({error}); is it running? moonpool up starts one"
             ) from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._stream, welcome = self._shaken(sock, _handshake(token, role, name), deadline)
+        if tls is not None:
+            sock = encrypted(sock, tls, host, f"the master at {address}")
+        try:
+            self._stream, welcome = self._shaken(sock, _handshake(token, role, name), deadline)
+        except Unreachable as error:
+            if tls is None:
+                raise
+            raise _closed_at_the_door(address) from error
         if welcome.unix and welcome.name == "master":
             try:
                 shorter = self._by_unix(welcome, _handshake(token, role, name), deadline)
@@ -193,6 +221,7 @@ class AsyncLink(asyncio.Protocol):
         role: Role = "client",
         on_push: Callable[[m.Message], None] | None = None,
         timeout_s: float = CONNECT_S,
+        tls: ssl.SSLContext | None = None,
     ) -> AsyncLink:
         """Raises Unreachable, Refused, ProtocolMismatch, DeadlineExceeded."""
         host, port, _ = parse_address(address)
@@ -201,14 +230,24 @@ class AsyncLink(asyncio.Protocol):
         link.address = address
         try:
             async with asyncio.timeout(timeout_s):
-                await loop.create_connection(lambda: link, host, port)
-                await link.ready
+                name_checked = host if tls is not None else None
+                await loop.create_connection(
+                    lambda: link, host, port, ssl=tls, server_hostname=name_checked
+                )
+                try:
+                    await link.ready
+                except Unreachable as error:
+                    if tls is None:
+                        raise
+                    raise _closed_at_the_door(address) from error
         except TimeoutError as error:
             link.close()
             raise DeadlineExceeded(f"no answer from {address} within {timeout_s:g} s") from error
         except MoonpoolError:
             link.close()
             raise
+        except ssl.SSLError as error:
+            raise tls_error(f"the master at {address}", error) from error
         except OSError as error:
             raise Unreachable(f"no master at {address} ({error}); is it running?") from error
         return link
@@ -269,7 +308,10 @@ class AsyncLink(asyncio.Protocol):
             self._fail(error)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._fail(Unreachable("the connection to the master broke"))
+        broken: MoonpoolError = Unreachable("the connection to the master broke")
+        if isinstance(error, ssl.SSLError):
+            broken = tls_error("the connection to the master broke", error)
+        self._fail(broken)
         if not self.lost.done():
             self.lost.set_result(None)
 

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, cast
@@ -20,6 +21,8 @@ from moonpool.core.clock import Clock, SystemClock
 from moonpool.core.errors import MoonpoolError, ProtocolMismatch
 from moonpool.core.handshake import NONCE_BYTES, ServerHandshake, refusal
 from moonpool.core.sections import MasterConfig, default_directory
+from moonpool.core.tenants import load_tenants
+from moonpool.core.tls import server_context
 from moonpool.core.wire import (
     MAX_FRAME,
     MAX_HANDSHAKE_FRAME,
@@ -37,6 +40,7 @@ log = logging.getLogger("moonpool.master")
 
 SEND_BUFFER_MAX = 64 << 20  # a peer that does not read is cut off beyond this
 SESSIONS_MAX = 4096
+STRANGERS_MAX = 512
 HANDSHAKE_S = 5.0
 TICK_MIN_S = 0.001
 LOOK_S = 0.005  # a new deadline is noticed so late at most
@@ -48,8 +52,14 @@ class MasterServer:
     def __init__(self, config: MasterConfig, clock: Clock | None = None) -> None:
         self.config = config
         self.clock = clock or SystemClock()
+        self._tenants = load_tenants(config.tenants, config.token)
+        self.tenant_tokens = self._tenants.tokens if self._tenants is not None else {}
+        self._tls = server_context(config)
         self.machine = self._new_machine()
         self.refused = 0
+        self.peers: Counter[str] = Counter()  # connections by IP address
+        self.strangers = 0  # connections that have proved nothing yet
+        self.strangers_max = STRANGERS_MAX
         self._sessions: dict[int, _Connection] = {}
         self._next_session = 1
         self._server: asyncio.Server | None = None
@@ -66,6 +76,7 @@ class MasterServer:
             nodes_expected=self.config.nodes_expected,
             first_term=1 if self.config.ha else self.clock.wall_ms(),
             stand_by=bool(self.config.ha),
+            tenants=self._tenants,
         )
 
     async def start(self) -> str:
@@ -73,7 +84,12 @@ class MasterServer:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: _Connection(self), self.config.host, self.config.port, backlog=1024
+                lambda: _Connection(self),
+                self.config.host,
+                self.config.port,
+                backlog=1024,
+                ssl=self._tls,
+                ssl_handshake_timeout=HANDSHAKE_S if self._tls else None,
             )
         except OSError as error:
             raise cannot_listen(self.config.host, self.config.port, error) from None
@@ -120,15 +136,18 @@ class MasterServer:
         for connection in list(self._sessions.values()):
             connection.close()
 
-    def joined(self, connection: _Connection, role: str, name: str, host: str) -> int | None:
-        """A peer proved the token. None: too many sessions."""
+    def joined(
+        self, connection: _Connection, role: str, name: str, host: str, tenant: str
+    ) -> int | None:
+        """A peer proved a token. None: too many sessions."""
         if len(self._sessions) >= SESSIONS_MAX:
             return None
         session = self._next_session
         self._next_session += 1
         self._sessions[session] = connection
         kind: Literal["client", "node"] = "node" if role == "node" else "client"
-        self.perform(self.machine.connected(session, kind, name, host, self.clock.monotonic()))
+        now = self.clock.monotonic()
+        self.perform(self.machine.connected(session, kind, name, host, now, tenant))
         return session
 
     def left(self, session: int) -> None:
@@ -204,16 +223,45 @@ class _Connection(asyncio.Protocol):
             server.unix,
             server.machine.instance,
             m.VERSIONS,
+            server.tenant_tokens,
         )
         self._guard: asyncio.TimerHandle | None = None
+        self._peer = ""
+        self._stranger = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)  # uvloop's are no subclass of asyncio's
         self._transport = stream
         stream.set_write_buffer_limits(high=SEND_BUFFER_MAX)
+        self.server.strangers += 1
+        self._stranger = True
+        if not self._count_peer(stream.get_extra_info("peername")):
+            self.server.refused += 1
+            self.abort()
+            return
         self._guard = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._too_slow)
 
+    def _count_peer(self, name: object) -> bool:
+        """False: too many of this address, or too many who have proved nothing yet."""
+        server = self.server
+        if isinstance(name, tuple):  # a UNIX socket's peer is of this user, and has no address
+            self._peer = str(name[0])
+            server.peers[self._peer] += 1
+            if server.peers[self._peer] > server.config.connections_per_peer_max:
+                return False
+        return server.strangers <= server.strangers_max
+
+    def _known(self) -> None:
+        if self._stranger:
+            self._stranger = False
+            self.server.strangers -= 1
+
     def connection_lost(self, error: Exception | None) -> None:
+        self._known()
+        if self._peer:
+            self.server.peers[self._peer] -= 1
+            if not self.server.peers[self._peer]:
+                del self.server.peers[self._peer]
         if self._guard is not None:
             self._guard.cancel()
         if self.session is not None:
@@ -264,8 +312,10 @@ class _Connection(asyncio.Protocol):
         if self._handshake.accepted and hello is not None:
             if self._guard is not None:
                 self._guard.cancel()
+            self._known()
             self._decoder.max_frame = MAX_FRAME
-            self.session = self.server.joined(self, hello.role, hello.name, hello.host_id)
+            tenant = self._handshake.tenant
+            self.session = self.server.joined(self, hello.role, hello.name, hello.host_id, tenant)
             if self.session is None:
                 self.close()
 

@@ -253,7 +253,7 @@ class Copies:
         nodes = self._catalog.copying.nodes_of(row)
         facts = [
             one._replace(free_bytes=one.free_bytes - taken.get(one.segment, 0))
-            for one in self._catalog.facts()
+            for one in self._catalog.facts(int(self._catalog.table.tenant[row]))
             if one.node not in nodes
         ]
         chosen = self._catalog.placement.targets(

@@ -8,6 +8,7 @@ from moonpool.pool.effects import Effect, Send
 from moonpool.pool.master_limits import BATCH_MAX, wait_until
 from moonpool.pool.master_requests import Asked
 from moonpool.pool.master_waits import Held, Holding
+from moonpool.pool.tenancy.scope import told
 
 
 class Followers:
@@ -23,7 +24,7 @@ class Followers:
         return len(self._held)
 
     def follow(self, asked: Asked, call: m.EventsFrom) -> m.Events | None:
-        reply = self._read(call)
+        reply = self._read(asked, call)
         if reply.events or reply.rebase or call.wait_ms <= 0:
             return reply
         held = Held(asked, call, wait_until(asked.now, call.wait_ms))
@@ -47,11 +48,12 @@ class Followers:
 
     def _answer(self, held: list[Held[m.EventsFrom]]) -> None:
         for one in held:
-            self._outbox.append(Send(one.asked.session, one.asked.request, self._read(one.message)))
+            reply = self._read(one.asked, one.message)
+            self._outbox.append(Send(one.asked.session, one.asked.request, reply))
 
-    def _read(self, call: m.EventsFrom) -> m.Events:
+    def _read(self, asked: Asked, call: m.EventsFrom) -> m.Events:
         log = self._log
         limit = min(max(call.limit, 1), BATCH_MAX)
         events, rebase = log.read(call.term, call.sequence, limit)
         following = call.sequence + len(events) if not rebase else log.next_sequence
-        return m.Events(events, log.term, following, rebase)
+        return m.Events(told(asked.visitor, events), log.term, following, rebase)

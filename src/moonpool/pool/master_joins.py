@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from moonpool.core.errors import BadInput
+from moonpool.core.tenants import tenant_number
 from moonpool.pool import messages as m
 from moonpool.pool.catalog.catalog import Catalog
 from moonpool.pool.catalog.segments import Segment
@@ -84,6 +85,7 @@ class Joins:
             endpoint.medium,
         )
         segment.domain = endpoint.labels.get(self._catalog.config.failure_domain, "")
+        segment.serves = self._serves(endpoint)
         link = NodeLink(segment, endpoint, session, LinkState.ADOPTING, now)
         self._links.add(link)
         return link
@@ -95,7 +97,12 @@ class Joins:
         link.endpoint, link.session = call.endpoint, session
         segment.node, segment.host_id = call.endpoint.node, call.endpoint.host_id
         segment.domain = call.endpoint.labels.get(self._catalog.config.failure_domain, "")
+        segment.serves = self._serves(call.endpoint)
         return link
+
+    def _serves(self, endpoint: m.SegmentEndpoint) -> int:
+        domain = endpoint.trust_domain
+        return tenant_number(domain.decode()) if domain else -1
 
     def _unfit(self, call: m.JoinSegment, segment: Segment | None) -> str:
         endpoint = call.endpoint
@@ -103,6 +110,8 @@ class Joins:
             return f"a segment of {call.slots} slots, incarnation {endpoint.incarnation.hex()}"
         if not 0 <= endpoint.capacity_bytes < 2**62 or not 0 <= call.term < 2**62:
             return f"capacity {endpoint.capacity_bytes}, term {call.term}"
+        if why := self._stranger(endpoint.trust_domain):
+            return why
         if segment is None and self._catalog.segments.full:
             return f"all {len(self._catalog.segments)} segments of this master are taken"
         if segment is not None and (segment.slots, segment.capacity_bytes) != (
@@ -111,6 +120,14 @@ class Joins:
         ):
             return f"segment {endpoint.incarnation.hex()} had another geometry before"
         return ""
+
+    def _stranger(self, domain: bytes) -> str:
+        """Why no segment may serve this tenant alone; empty: it may."""
+        shares = self._catalog.rows.shares
+        name = domain.decode(errors="replace")
+        if not domain or (shares is not None and shares.tenants.named(name) is not None):
+            return ""
+        return f"the node serves tenant {name!r} alone, and this master's tenants file has none"
 
     def raise_term(self, term: int, now: float, wall_ms: int) -> None:
         """All reservations end, all segments are adopted again before anything is granted."""

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from moonpool._core import Table
-from moonpool.core.errors import BadInput
+from moonpool.core.errors import BadInput, Refused
 from moonpool.core.sections import MasterConfig
+from moonpool.core.tenants import Tenants
 from moonpool.pool import messages as m
-from moonpool.pool.catalog.base import CatalogConfig
 from moonpool.pool.catalog.catalog import Catalog
 from moonpool.pool.effects import Effect, Send
+from moonpool.pool.master_catalog import catalog_config
 from moonpool.pool.master_copies import Copies
 from moonpool.pool.master_counts import AnswerCounts
 from moonpool.pool.master_events import Followers
@@ -28,12 +29,16 @@ from moonpool.pool.master_orders import RetireOrders
 from moonpool.pool.master_reading import Reading
 from moonpool.pool.master_recovery import Recovery
 from moonpool.pool.master_removals import Removals
-from moonpool.pool.master_requests import Asked
+from moonpool.pool.master_requests import Asked, failure_of
 from moonpool.pool.master_stat import catalog_counters, node_counters
 from moonpool.pool.master_tiers import Tiering
 from moonpool.pool.master_waits import KeyWaiters
 from moonpool.pool.master_writing import Writing
 from moonpool.pool.ports import Status
+from moonpool.pool.tenancy.gate import Gate
+from moonpool.pool.tenancy.scope import enter
+from moonpool.pool.tenancy.shares import Shares
+from moonpool.pool.tenancy.visitor import Visitor, visitor_named
 
 _STALE = int(Status.STALE_TERM)
 
@@ -43,6 +48,7 @@ class Session:
     role: Literal["client", "node"]
     name: str
     host_id: str
+    visitor: Visitor
 
 
 class MasterMachine:
@@ -63,6 +69,7 @@ class MasterMachine:
         nodes_expected: int = 0,
         first_term: int = 1,
         stand_by: bool = False,
+        tenants: Tenants | None = None,
     ) -> None:
         self.config = config
         self.limits = limits or MasterLimits()
@@ -75,29 +82,12 @@ class MasterMachine:
         self._next_sweep = 0.0
         self.leads_until = math.inf  # until then nobody else leads
         drawn = self._seed = int.from_bytes(self.instance, "little") if seed is None else seed
-        self.catalog = Catalog(self._catalog_config(), table, term=first_term, seed=drawn)
+        self.shares = None if tenants is None else Shares(tenants)
+        settings = catalog_config(config, self.limits)
+        self.catalog = Catalog(settings, table, term=first_term, seed=drawn, shares=self.shares)
         self._make_rooms(nodes_expected, stand_by)
         self._handlers = self._client_handlers()
         self._node_handlers = self._handlers_of_nodes()
-
-    def _catalog_config(self) -> CatalogConfig:
-        return CatalogConfig(
-            rows_max=self.config.rows_max,
-            segments_max=self.limits.segments_max,
-            reservations_max=self.limits.reservations_max,
-            reservation_ms=self.config.reservation_ms,
-            events_max=self.config.events_max,
-            leases_max=self.limits.leases_max,
-            eviction=self.config.policy,
-            placement=self.config.placement,
-            failure_domain=self.config.failure_domain,
-            slow_start_s=self.config.slow_start_s,
-            hot_reads_per_s=self.config.hot_reads_per_s,
-            hot_hosts=self.config.hot_hosts,
-            cold_after_s=self.config.cold_after_s,
-            high_watermark=self.config.high_watermark,
-            low_watermark=self.config.low_watermark,
-        )
 
     def _make_rooms(self, nodes_expected: int, stand_by: bool) -> None:
         config, limits, catalog, outbox = self.config, self.limits, self.catalog, self._outbox
@@ -128,6 +118,10 @@ class MasterMachine:
         self._reading = Reading(catalog, links, agents, self.recovery)
         self._held = HeldCalls(catalog, self._writing.recovering, limits.held_puts_max, outbox)
         self._followers = Followers(catalog.events, limits.followers_max, outbox)
+        self._gate = None
+        if self.shares is not None:
+            bound, refused = config.inflight_bytes_max, self._writing.throttled
+            self._gate = Gate(self.shares, bound, self._writing.reserve, refused, self._send)
 
     def _client_handlers(self) -> dict[type[Any], Callable[[Asked, Any], m.Reply | None]]:
         return {
@@ -192,9 +186,16 @@ class MasterMachine:
     # Events from the shell.
 
     def connected(
-        self, session: int, role: Literal["client", "node"], name: str, host_id: str, now: float
+        self,
+        session: int,
+        role: Literal["client", "node"],
+        name: str,
+        host_id: str,
+        now: float,
+        tenant: str = "",
     ) -> list[Effect]:
-        self._sessions[session] = Session(role, name, host_id)
+        """`tenant`: whose token it showed, empty: the cluster's."""
+        self._sessions[session] = Session(role, name, host_id, visitor_named(self.shares, tenant))
         return self._flush(now)
 
     def disconnected(self, session: int, now: float) -> list[Effect]:
@@ -204,6 +205,8 @@ class MasterMachine:
             self._waiters.forget_session(session)
             self._held.forget_session(session)
             self._followers.forget_session(session)
+            if self._gate is not None:
+                self._gate.forget_session(session)
             self._writing.ended(self.catalog.end_owner(session, now), now)
         return self._flush(now)
 
@@ -226,10 +229,12 @@ class MasterMachine:
             if known.role == "node":
                 self._from_node(session, message, now, wall_ms)
             else:
-                asked = Asked(session, request_id, known.host_id, now, wall_ms)
+                asked = Asked(session, request_id, known.host_id, now, wall_ms, known.visitor)
+                if self.shares is not None:
+                    message = enter(known.visitor, message, self.catalog)
                 self._from_client(asked, message, deadline_ms)
-        except (ValueError, IndexError) as error:
-            failure = _failure(error)
+        except (ValueError, IndexError, Refused) as error:
+            failure = failure_of(error)
             self.counts.answered(failure)
             self._outbox.append(Send(session, request_id, failure))
         return self._flush(now)
@@ -253,6 +258,8 @@ class MasterMachine:
             self._removals.follow(expired, self.catalog.events.keys_since(before))
         self._held.expire(now, wall)
         self._followers.expire(now)
+        if self._gate is not None:
+            self._gate.expire(now)
         return self._flush(now)
 
     def next_deadline(self) -> float | None:
@@ -271,6 +278,7 @@ class MasterMachine:
             self._followers.next_deadline,
             self.recovery.next_deadline,
             self._next_sweep if self.catalog.rows.may_expire else None,
+            self._gate.next_deadline if self._gate is not None else None,
         ]
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -279,6 +287,8 @@ class MasterMachine:
             wall_ms = self._wall_ms(now)
             for held in self._held.take_all():
                 self._answer(held.asked._replace(now=now, wall_ms=wall_ms), held.message)
+        if self._gate is not None and len(self._gate):
+            self._gate.pump(now, self._wall_ms(now))
         self._followers.flush()
         effects = self._outbox.copy()
         self._outbox.clear()
@@ -320,16 +330,25 @@ class MasterMachine:
 
     def _answer(self, asked: Asked, message: m.Message) -> None:
         """Now, unless the room that handles it answers later."""
+        if self._gate is not None and isinstance(message, m.Reserve):
+            self._gate.ask(asked, message)
+            return
         reply: m.Reply | None
         try:
             reply = self._handlers[type(message)](asked, message)
         except (ValueError, IndexError) as error:
-            reply = _failure(error)
+            reply = failure_of(error)
         if reply is not None:
-            self.counts.answered(reply)
-            self._outbox.append(Send(asked.session, asked.request, reply))
+            self._send(asked, reply)
+
+    def _send(self, asked: Asked, reply: m.Reply) -> None:
+        self.counts.answered(reply)
+        self._outbox.append(Send(asked.session, asked.request, reply))
 
     def _stat(self, asked: Asked, call: m.Stat) -> m.Status:
+        if self.shares is not None and not asked.visitor.operator:
+            mine = self.shares.stat_of(asked.visitor.tenant)
+            return m.Status({"recovering": self.recovering, "tenants": {asked.visitor.name: mine}})
         return m.Status(
             {
                 **catalog_counters(self.catalog),
@@ -340,6 +359,7 @@ class MasterMachine:
                 "followed_changes": self.standby.changes,
                 "waiters": self._waiters.pairs,
                 "held_puts": len(self._held),
+                "throttled_puts": len(self._gate) if self._gate is not None else 0,
                 "retire_orders": len(self._orders),
                 "retire_waits": self._orders.waits,
                 "retire_refused": self._orders.refused,
@@ -378,7 +398,3 @@ class MasterMachine:
     def _raise_term(self, term: int, now: float) -> None:
         self._copies.cancel_all()
         self._writing.ended(self.catalog.raise_term(term, now), now)
-
-
-def _failure(error: ValueError | IndexError) -> m.Failure:
-    return m.Failure(error.code if isinstance(error, BadInput) else "bad_input", str(error))

@@ -8,12 +8,13 @@ from moonpool.core.errors import BadInput
 from moonpool.pool import messages as m
 from moonpool.pool.catalog.base import I32
 from moonpool.pool.catalog.catalog import Catalog
-from moonpool.pool.columns import i32, u16, u32, u64
+from moonpool.pool.columns import i32, u16, u32, u64, unpack_keys
 from moonpool.pool.master_agents import Agents
 from moonpool.pool.master_limits import BATCH_MAX, LIST_ROWS
 from moonpool.pool.master_links import Links
 from moonpool.pool.master_recovery import Recovery
 from moonpool.pool.master_requests import Asked, batch_ends
+from moonpool.pool.tenancy.scope import listed, reachable
 
 
 class Reading:
@@ -62,16 +63,19 @@ class Reading:
         count = 0
         while cursor >= 0 and looked < LIST_ROWS and count < limit:
             window = limit - count
-            rows, cursor = self._catalog.scan(cursor, window, call.prefix)
+            rows, cursor = self._catalog.scan(cursor, window, call.prefix, asked.visitor.only)
             looked += window
             found.append(rows)
             count += rows.size
         rows = np.concatenate(found) if found else np.zeros(0, np.int32)
         table = self._catalog.table
         blob, ends = table.keys(rows)
+        keys = m.KeyColumn(blob, ends.tobytes())
+        if asked.visitor.scope:
+            keys = listed(asked.visitor, unpack_keys(keys))
         counts, _ = table.replicas_of(rows)
         return m.Listed(
-            m.KeyColumn(blob, ends.tobytes()),
+            keys,
             table.size[rows].tobytes(),
             counts.tobytes(),
             cursor,
@@ -79,7 +83,8 @@ class Reading:
 
     def topology(self, asked: Asked, call: m.Topology) -> m.TopologyIs:
         links = self._links
-        return m.TopologyIs(links.topology_version, self._catalog.term, links.endpoints())
+        endpoints = reachable(asked.visitor, links.endpoints())
+        return m.TopologyIs(links.topology_version, self._catalog.term, endpoints)
 
     def lease(self, asked: Asked, call: m.Lease) -> m.Leased:
         rows, sequences = i32(call.row).tolist(), u64(call.sequence)

@@ -83,7 +83,7 @@ class Removals:
         retirements: list[Retirement] = []
         cursor = 0
         while cursor >= 0:
-            rows, cursor = self._catalog.scan(cursor, LIST_ROWS, call.prefix)
+            rows, cursor = self._catalog.scan(cursor, LIST_ROWS, call.prefix, asked.visitor.only)
             if rows.size:
                 some, more = self._catalog.remove_rows(rows, asked.now, asked.wall_ms)
                 removals += some
@@ -102,11 +102,11 @@ class Removals:
             raise BadInput(f"sizes from {call.size_min} to {call.size_max}")
         table = self._catalog.table
         cursor = min(max(call.cursor, 0), table.rows_max)
-        rows, cursor = self._catalog.scan(cursor, LIST_ROWS, call.prefix)
+        rows, cursor = self._catalog.scan(cursor, LIST_ROWS, call.prefix, asked.visitor.only)
         sizes = table.size[rows]
         rows = rows[(sizes >= call.size_min) & (sizes <= call.size_max)]
         if call.contains or call.suffix:
-            keys = [table.key(row) for row in rows.tolist()]
+            keys = [asked.visitor.own(table.key(row)) for row in rows.tolist()]
             fits = [call.contains in key and key.endswith(call.suffix) for key in keys]
             rows = rows[np.array(fits, np.bool_)]
         done = m.RemovedWhere(rows.size, int(table.size[rows].sum()), cursor)

@@ -7,13 +7,14 @@ import numpy as np
 from moonpool.core.errors import BadInput
 from moonpool.pool import messages as m
 from moonpool.pool.catalog.base import Bool, Retirement
-from moonpool.pool.catalog.catalog import Catalog
+from moonpool.pool.catalog.catalog import Catalog, split_keys
 from moonpool.pool.catalog.inventory import Report
 from moonpool.pool.columns import i64, u8, u32, u64
 from moonpool.pool.effects import Effect, Send
 from moonpool.pool.master_agents import Agents
 from moonpool.pool.master_links import Links, LinkState, NodeLink
 from moonpool.pool.master_presence import Presence
+from moonpool.pool.tenancy.scope import fits
 
 _SEALED = 1
 
@@ -93,8 +94,12 @@ class Reports:
         self._agents.confirm(link)
 
     def _removed(self, report: Report) -> Bool:
-        """Which reported versions a tombstone covers."""
+        """Which reported versions a tombstone covers, or have a key that is not their tenant's."""
         removed = np.zeros(report.slots.size, np.bool_)
+        if self._catalog.rows.shares is not None:
+            keys = split_keys(report.blob, report.ends)
+            pairs = zip(keys, report.tenants.tolist(), strict=True)
+            removed |= [not fits(key, tenant) for key, tenant in pairs]
         tombstones = self._agents.tombstones
         if len(tombstones):
             start = 0
@@ -102,7 +107,7 @@ class Reports:
                 report.ends.tolist(), report.terms.tolist(), report.sequences.tolist(), strict=True
             )
             for i, (end, term, sequence) in enumerate(columns):
-                removed[i] = tombstones.covers(report.blob[start:end], term, sequence)
+                removed[i] |= tombstones.covers(report.blob[start:end], term, sequence)
                 start = end
         return removed
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from moonpool.core.errors import BadInput
+from moonpool.core.errors import BadInput, Refused
 from moonpool.pool import messages as m
 from moonpool.pool.catalog.base import PIN_HARD, PIN_KIND, PIN_MAX, U32
 from moonpool.pool.catalog.commits import CommitRequest
 from moonpool.pool.catalog.reservations import PutRequest
 from moonpool.pool.columns import check_ends, i32, u8, u16, u32, u64, unpack_keys
 from moonpool.pool.master_limits import BATCH_MAX
+from moonpool.pool.tenancy.visitor import OPERATOR, Visitor
 
 
 class Asked(NamedTuple):
@@ -21,6 +22,7 @@ class Asked(NamedTuple):
     host_id: str
     now: float
     wall_ms: int
+    visitor: Visitor = OPERATOR
 
 
 def batch_ends(keys: m.KeyColumn) -> U32:
@@ -92,3 +94,8 @@ def commit_request(call: m.Commit) -> CommitRequest:
     if not flat == segments.size == slots.size == generations.size or rows.size > BATCH_MAX:
         raise BadInput(f"{flat} replicas counted, {segments.size} given for {rows.size} rows")
     return CommitRequest(call.term, rows, attempts, crcs, counts, segments, slots, generations)
+
+
+def failure_of(error: ValueError | IndexError | Refused) -> m.Failure:
+    code = error.code if isinstance(error, BadInput | Refused) else "bad_input"
+    return m.Failure(code, str(error))

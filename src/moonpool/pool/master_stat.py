@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from moonpool.core.tenants import Tenants
 from moonpool.pool.catalog.catalog import Catalog
 from moonpool.pool.master_nodes import Nodes
+from moonpool.pool.tenancy.shares import Shares
+from moonpool.pool.tenancy.usage import Held, Usage
 
 Counters = dict[str, object]
 
@@ -33,7 +36,22 @@ def catalog_counters(catalog: Catalog) -> Counters:
         "events": len(catalog.events),
         "next_event": catalog.events.next_sequence,
         "leases": len(catalog.leases),
+        "tenants": tenant_counters(catalog),
     }
+
+
+def tenant_counters(catalog: Catalog) -> Counters:
+    """By name. Where there are no tenants all belongs to one, which nobody counts apart."""
+    shares = catalog.rows.shares
+    if shares is not None:
+        return dict(shares.stat())
+    held = Held(
+        committed_bytes=sum(one.committed_bytes for one in catalog.segments),
+        objects=catalog.rows.objects,
+        promised_bytes=sum(one.promised_bytes for one in catalog.segments),
+    )
+    alone = Shares(Tenants([]), Usage({0: held}))
+    return dict(alone.stat())
 
 
 def node_counters(nodes: Nodes) -> Counters:

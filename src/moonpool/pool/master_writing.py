@@ -66,6 +66,16 @@ class Writing:
             np.full(n * max(call.replicas, 1), NO_SEGMENT, np.uint16).tobytes(),
         )
 
+    def throttled(self, call: m.Reserve) -> m.Reserved:
+        """The answer to a put whose tenant's turn did not come in time."""
+        n = len(call.keys.ends) // 4
+        return self._reserved(
+            bytes([m.PutStatus.THROTTLED]) * n,
+            np.full(n, -1, np.int32).tobytes(),
+            bytes(8 * n),
+            np.full(n * max(call.replicas, 1), NO_SEGMENT, np.uint16).tobytes(),
+        )
+
     def _reserved(self, status: bytes, row: bytes, attempt: bytes, segments: bytes) -> m.Reserved:
         return m.Reserved(
             self._catalog.term,

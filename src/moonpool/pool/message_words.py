@@ -38,6 +38,8 @@ class PutStatus(IntEnum):
     NO_NODE = 11  # no live segment
     INVALID = 12  # malformed (sizes, columns of unequal length, unknown row)
     HELD = 13  # no room, and nothing may go: pinned, leased or being written
+    QUOTA = 14  # its tenant's quota does not take it, and nothing of its own may go
+    THROTTLED = 15  # its tenant's turn to write did not come in time
 
 
 class LookupStatus(IntEnum):

@@ -25,6 +25,8 @@ from moonpool.core.errors import (
 )
 from moonpool.core.host import host_id
 from moonpool.core.sections import NodeConfig
+from moonpool.core.tenants import load_tenants
+from moonpool.core.tls import client_context, server_context
 from moonpool.core.units import format_bytes
 from moonpool.pool import messages as m
 from moonpool.pool.link import AsyncLink
@@ -35,6 +37,7 @@ from moonpool.pool.openers import PortOpener
 from moonpool.pool.tier_node import TierNode
 from moonpool.pool.tier_open import open_tiers
 from moonpool.transfer.room import require_room
+from moonpool.transfer.tunnels import Tunnels
 
 if TYPE_CHECKING:
     from moonpool._core import SegmentAgent
@@ -82,6 +85,20 @@ def open_segment(config: NodeConfig) -> tuple[SegmentAgent, str]:
         except SegmentLocked:
             continue
     raise SegmentError(f"{NAMES_MAX} nodes already run in {directory}; give this one a --name")
+
+
+def tenant_openers(config: NodeConfig) -> list[tuple[int, bytes]]:
+    """Who else may use the endpoint: number and token of each tenant. Raises BadConfig."""
+    tenants = load_tenants(config.tenants, config.token)
+    if config.tenant and (tenants is None or tenants.named(config.tenant) is None):
+        raise BadConfig(
+            f"node.tenant = {config.tenant!r} is not in the tenants file "
+            f"({config.tenants or 'none is given'})"
+        )
+    if tenants is None:
+        return []
+    mine = [one for one in tenants if one.token and config.tenant in ("", one.name)]
+    return [(one.number, one.token.encode()) for one in mine]
 
 
 @contextlib.contextmanager
@@ -142,13 +159,16 @@ class NodeServer:
 
         self.config = config
         self.clock = clock or SystemClock()
+        openers = tenant_openers(config)
         self.agent, self.name = open_segment(config)
-        self.endpoint = Endpoint(secrets.randbits(63), config.token.encode())
+        self.endpoint = Endpoint(secrets.randbits(63), config.token.encode(), openers)
+        self._tls = client_context(config)
+        self._tunnels = Tunnels(None, serving) if (serving := server_context(config)) else None
         self._socket = config.directory / f"{self.name}{SOCKET_SUFFIX}"
         try:
             self.tcp = self._listen()
         except BaseException:
-            self.endpoint.close()
+            self._end_endpoint()
             if self.agent.term == 0:  # never seen a master: nothing is in it
                 self.agent.destroy()
             else:
@@ -158,7 +178,7 @@ class NodeServer:
         self.machine = NodeMachine(self.agent, self._describe(), config.heartbeat_ms / 1000)
         self._follower = Follower(config, self.name, self.machine, self.clock, self._fetching)
         self.tiers = self._open_tiers()
-        self._opener = PortOpener(config.token)
+        self._opener = PortOpener(config.token, tls=self._tls)
         self._fetches: set[asyncio.Task[None]] = set()
 
     def _listen(self) -> str:
@@ -166,7 +186,10 @@ class NodeServer:
         there is no place for the socket."""
         host, port = self.config.host, self.config.port
         try:
-            port = self.endpoint.listen_tcp(host, port)
+            if self._tunnels is not None:
+                port = self._tunnels.listen(host, port, self.endpoint.serve)
+            else:
+                port = self.endpoint.listen_tcp(host, port)
         except OSError as error:
             raise cannot_listen(host, port, error) from None
         with segment_errors(self._socket):
@@ -193,6 +216,11 @@ class NodeServer:
         for tier in self.tiers:
             tier.await_adoption(TIER_JOIN_S)
 
+    def _end_endpoint(self) -> None:
+        if self._tunnels is not None:
+            self._tunnels.close()
+        self.endpoint.close()
+
     def _describe(self) -> m.SegmentEndpoint:
         return m.SegmentEndpoint(
             segment=0,
@@ -203,6 +231,7 @@ class NodeServer:
             unix=str(self._socket),
             path=str(self.config.directory / f"{self.name}.seg"),
             uid=os.getuid(),
+            trust_domain=self.config.tenant.encode(),
             capacity_bytes=self.agent.capacity_bytes,
             labels=dict(self.config.labels),
         )
@@ -222,7 +251,7 @@ class NodeServer:
             for tier in self.tiers:
                 await asyncio.to_thread(tier.stop)
             self._opener.close()
-            self.endpoint.close()
+            self._end_endpoint()
             if self.config.persist:
                 self.agent.close()
             else:

@@ -14,6 +14,7 @@ from typing import Any
 from moonpool.core.clock import Clock
 from moonpool.core.errors import BadFrame
 from moonpool.core.sections import NodeConfig
+from moonpool.core.tls import client_context
 from moonpool.pool import messages as m
 from moonpool.pool.link import AsyncLink
 from moonpool.pool.node_directory import MasterDirectory
@@ -43,6 +44,7 @@ class Follower:
         self.machine = machine
         self.masters = NodeMasters(machine)
         self._config = config
+        self._tls = client_context(config)
         self._name = name
         self._clock = clock
         self._copying = copying
@@ -75,7 +77,9 @@ class Follower:
                 raise BadFrame(f"the master sends faster than this node obeys ({INBOX_MAX} wait)")
             inbox.put_nowait(message)
 
-        link = await AsyncLink.connect(address, self._config.token, self._name, "node", take)
+        link = await AsyncLink.connect(
+            address, self._config.token, self._name, "node", take, tls=self._tls
+        )
         number, self._next_link = self._next_link, self._next_link + 1
         self._links[number] = link
         self._tell(self.masters.connected(number, self._clock.monotonic(), link.version))

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import ssl
 import threading
 from typing import TYPE_CHECKING
 
+from moonpool.core.errors import TransferError
 from moonpool.core.host import host_id
 from moonpool.pool.agent_control import ConnectionControl
 from moonpool.pool.messages import MEMORY, SegmentEndpoint
@@ -18,6 +20,7 @@ from moonpool.pool.ports import Port
 
 if TYPE_CHECKING:
     from moonpool._core import Connection, Endpoint
+    from moonpool.transfer.tunnels import Tunnels
 
 CONNECT_MS = 1000
 
@@ -25,8 +28,17 @@ CONNECT_MS = 1000
 class PortOpener:
     """Owns the process's native endpoint for outgoing connections; made on first use."""
 
-    def __init__(self, token: str, shared_memory: bool = True) -> None:
+    def __init__(
+        self, token: str, shared_memory: bool = True, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """`tls`: how other hosts' endpoints are reached; None: without TLS."""
         self._token = token.encode()
+        self._tls = tls
+        self._tunnels: Tunnels | None = None
+        if tls is not None:
+            from moonpool.transfer.tunnels import Tunnels
+
+            self._tunnels = Tunnels(tls, None)
         self._shared_memory = shared_memory
         self._endpoint: Endpoint | None = None
         self._lock = threading.Lock()
@@ -34,7 +46,10 @@ class PortOpener:
     def open(self, endpoint: SegmentEndpoint) -> Port:
         """Raises OSError when the segment cannot be reached at all."""
         if endpoint.medium != MEMORY:
-            return TierPort(endpoint.tcp, self._token.decode(), endpoint.incarnation, endpoint.node)
+            return TierPort(
+                *(endpoint.tcp, self._token.decode(), endpoint.incarnation, endpoint.node),
+                tls=self._tls,
+            )
         if self._shared_memory and self.can_map(endpoint):
             try:
                 return self._map(endpoint)
@@ -75,13 +90,22 @@ class PortOpener:
                 from moonpool._core import Endpoint
 
                 self._endpoint = Endpoint(secrets.randbits(63), self._token)
-        return self._endpoint.connect(address, min(CONNECT_MS, max(1, int(timeout_s * 1000))))
+        timeout_ms = min(CONNECT_MS, max(1, int(timeout_s * 1000)))
+        if self._tunnels is None or address.startswith("unix:"):
+            return self._endpoint.connect(address, timeout_ms)
+        try:
+            near = self._tunnels.connect(address, timeout_ms / 1000)
+        except TransferError as error:
+            raise ConnectionError(str(error)) from error
+        return self._endpoint.connect_over(near.detach(), f"tls:{address}", timeout_ms)
 
     def close(self) -> None:
         with self._lock:
             if self._endpoint is not None:
                 self._endpoint.close()
                 self._endpoint = None
+        if self._tunnels is not None:
+            self._tunnels.close()
 
 
 class _Connector:

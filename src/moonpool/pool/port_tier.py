@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import threading
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from moonpool.core.host import host_id
 from moonpool.core.stream import FrameStream
 from moonpool.core.wire import MESSAGE, Frame
 from moonpool.pool.columns import u8, u32, u64
+from moonpool.pool.link import encrypted
 from moonpool.pool.messages_tier import (
     ANSWER_BYTES_MAX,
     BLOCKS_MAX,
@@ -68,8 +70,15 @@ class TierPort:
     local = False
 
     def __init__(
-        self, address: str, token: str, incarnation: bytes, node: str, medium: str = "disk"
+        self,
+        address: str,
+        token: str,
+        incarnation: bytes,
+        node: str,
+        medium: str = "disk",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
         self.kind = medium
         self.incarnation = incarnation
         self.node = node
@@ -121,6 +130,8 @@ class TierPort:
         left = min(CONNECT_S, deadline.check(self._clock.monotonic(), "connect to a tier"))
         sock = socket.create_connection((host, port), timeout=left)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is not None:
+            sock = encrypted(sock, self._tls, host, f"the tier at {self._address}")
         stream = FrameStream(sock, self._clock)
         handshake = ClientHandshake(
             self._token,

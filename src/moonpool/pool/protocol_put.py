@@ -85,6 +85,8 @@ def store(
             yield from _await(context, items, granted.waiting, wait_until)
         todo = sorted(redo + [i for i in granted.waiting if items[i].result is None] + list(why))
         if why and not redo and not granted.waiting:
+            if all(one is PutStatus.THROTTLED for one in why.values()):
+                continue  # the master had it wait
             if context.now() >= full_until:
                 break
             yield Pause(0.01)

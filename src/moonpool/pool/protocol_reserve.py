@@ -68,11 +68,13 @@ _SETTLED = {
     m.PutStatus.EXISTS: PutStatus.EXISTS,
     m.PutStatus.PARENT_MISSING: PutStatus.PARENT_MISSING,
     m.PutStatus.TOO_BIG: PutStatus.TOO_LARGE,
+    m.PutStatus.QUOTA: PutStatus.QUOTA,
     m.PutStatus.INVALID: PutStatus.INVALID,
 }
 _AGAIN = {
     m.PutStatus.FULL: PutStatus.FULL,
     m.PutStatus.HELD: PutStatus.FULL,
+    m.PutStatus.THROTTLED: PutStatus.THROTTLED,
     m.PutStatus.RECOVERING: PutStatus.RECOVERING,
     m.PutStatus.NO_NODE: PutStatus.UNREACHABLE,
 }

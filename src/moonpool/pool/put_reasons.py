@@ -23,6 +23,8 @@ def ran_out(
         return PutResult(why, 0, text)
     if why is PutStatus.FULL:
         return PutResult(why, 0, "no room came free in time")
+    if why is PutStatus.THROTTLED:
+        return PutResult(why, 0, "its tenant's turn to write did not come in time")
     if why is PutStatus.RECOVERING:
         return PutResult(why, 0, "the master still waits for its nodes")
     if why is PutStatus.UNREACHABLE or few:

@@ -60,6 +60,8 @@ class PutStatus(StrEnum):
     IN_FLIGHT = "in_flight"  # another writer had not finished within the deadline
     PARENT_MISSING = "parent_missing"
     FULL = "full"
+    QUOTA = "quota"  # its tenant's quota does not take it
+    THROTTLED = "throttled"  # its tenant's turn did not come in time
     TOO_LARGE = "too_large"
     LOST = "lost"  # the attempt expired or its nodes went away before the commit
     UNREACHABLE = "unreachable"  # no master or no node within the deadline
@@ -70,6 +72,8 @@ class PutStatus(StrEnum):
 _ERRORS: dict[PutStatus, type[errors.MoonpoolError]] = {
     PutStatus.PARENT_MISSING: errors.ParentMissing,
     PutStatus.FULL: errors.PoolFull,
+    PutStatus.QUOTA: errors.QuotaExceeded,
+    PutStatus.THROTTLED: errors.Throttled,
     PutStatus.TOO_LARGE: errors.ObjectTooLarge,
     PutStatus.LOST: errors.AttemptLost,
     PutStatus.UNREACHABLE: errors.Unreachable,

@@ -19,6 +19,7 @@ from moonpool.core.errors import (
 )
 from moonpool.core.host import host_id
 from moonpool.core.sections import ClientConfig
+from moonpool.core.tls import client_context
 from moonpool.pool import messages as m
 from moonpool.pool.client_state import ClientState
 from moonpool.pool.leader import LeaderFinder
@@ -52,7 +53,8 @@ class BlockingShell:
     def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
         self.config = config
         self.clock = clock or SystemClock()
-        self.opener = PortOpener(config.token, config.shared_memory)
+        self._tls = client_context(config)
+        self.opener = PortOpener(config.token, config.shared_memory, self._tls)
         self.leader = LeaderFinder(config.master, self._led_by, self.clock)
         self._open: set[BlockingLink] = set()
         self.state = ClientState(
@@ -131,7 +133,7 @@ class BlockingShell:
         name = f"client-{self._pid}"
         address = self.leader.address(deadline)
         try:
-            link = BlockingLink(address, self.config.token, name, deadline)
+            link = BlockingLink(address, self.config.token, name, deadline, tls=self._tls)
         except TransferError:
             self.leader.wrong(address)
             raise

@@ -18,6 +18,8 @@ from moonpool._core import crc32c
 from moonpool.core.clock import Clock
 from moonpool.core.host import host_id
 from moonpool.core.sections import NodeConfig
+from moonpool.core.tenants import load_tenants
+from moonpool.core.tls import client_context, server_context
 from moonpool.pool import messages as m
 from moonpool.pool.columns import u8, u32, u64, unpack_keys
 from moonpool.pool.link import AsyncLink
@@ -45,7 +47,9 @@ class TierNode:
         self._config = config
         self._name = name
         self._clock = clock
-        self._opener = PortOpener(config.token)
+        self._opener = PortOpener(config.token, tls=client_context(config))
+        tenants = load_tenants(config.tenants, config.token)
+        self._tenants = tenants.tokens if tenants is not None else {}
         self._thread = threading.Thread(target=self._run, name="moonpool-tier-node", daemon=True)
         self._serving = threading.Event()
         self._adopted = threading.Event()
@@ -79,7 +83,10 @@ class TierNode:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._tier = ThreadedTier(self.agent.store, wake=self._wake)
-        server = TierServer(self.agent, self._submit, self._config.token, self._clock)
+        server = TierServer(
+            *(self.agent, self._submit, self._config.token, self._clock, self._tenants),
+            server_context(self._config),
+        )
         try:
             try:
                 self.tcp = await server.start(self._config.host)
@@ -112,6 +119,7 @@ class TierNode:
             node=self._name,
             host_id=host_id(),
             tcp=self.tcp,
+            trust_domain=self._config.tenant.encode(),
             capacity_bytes=self.agent.capacity_bytes,
             labels=dict(self._config.labels),
             medium=self.agent.store.medium,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import msgspec
@@ -19,6 +20,7 @@ import moonpool
 from moonpool.core.clock import Clock
 from moonpool.core.errors import BadFrame, MoonpoolError, ProtocolMismatch
 from moonpool.core.handshake import NONCE_BYTES, ServerHandshake, refusal
+from moonpool.core.tenants import tenant_number
 from moonpool.core.wire import (
     MAX_FRAME,
     MAX_HANDSHAKE_FRAME,
@@ -50,9 +52,20 @@ Submit = Callable[[TierOp], "asyncio.Future[Finished] | None"]
 class TierServer:
     """Serves what `agent` knows; `submit` gives an op to the tier's threads."""
 
-    def __init__(self, agent: TierAgent, submit: Submit, token: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        agent: TierAgent,
+        submit: Submit,
+        token: str,
+        clock: Clock,
+        tenants: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`tenants`: further tokens by name, each for that tenant's objects."""
         self.agent = agent
         self.token = token
+        self.tenants = tenants
+        self._tls = tls
         self._submit = submit
         self._clock = clock
         self._server: asyncio.Server | None = None
@@ -64,7 +77,7 @@ class TierServer:
     async def start(self, host: str) -> str:
         """Raises OSError; returns "host:port"."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), host, 0)
+        self._server = await loop.create_server(lambda: _Connection(self), host, 0, ssl=self._tls)
         name, port = self._server.sockets[0].getsockname()[:2]
         return f"{name}:{port}"
 
@@ -74,7 +87,8 @@ class TierServer:
         for connection in [*self.connections]:
             connection.abort()
 
-    async def answer(self, call: TierRead) -> TierPieces:
+    async def answer(self, call: TierRead, tenant: int | None = None) -> TierPieces:
+        """What `tenant` may read; None: the operator."""
         slots, generations = u32(call.slot).tolist(), u64(call.generation).tolist()
         offsets, lengths = u64(call.offset).tolist(), u64(call.length).tolist()
         blocks = [*zip(slots, generations, offsets, lengths, strict=True)]
@@ -82,7 +96,7 @@ class TierServer:
             ANSWER_BYTES_MAX
         ):
             raise BadFrame(f"a read of {len(blocks)} pieces, {sum(lengths)} bytes")
-        begun = [self._begin(*block) for block in blocks]
+        begun = [self._begin(*block, tenant) for block in blocks]
         found = [await self._finish(*one) for one in begun]
         pieces = [b"" if data is None else data for _, _, data in found]
         self.reads += len(blocks)
@@ -97,11 +111,13 @@ class TierServer:
         )
 
     def _begin(
-        self, slot: int, generation: int, offset: int, length: int
+        self, slot: int, generation: int, offset: int, length: int, tenant: int | None
     ) -> tuple[Status, Entry | None, asyncio.Future[Finished] | None]:
         entry = self.agent.find(slot, generation, self._clock.boottime_ns())
         if isinstance(entry, Status):
             return entry, None, None
+        if tenant is not None and entry.tenant != tenant:
+            return Status.REFUSED, None, None
         length = min(length, PIECE_BYTES_MAX, max(0, entry.size - offset))
         whole = offset == 0 and length == entry.size
         future = self._submit(Read(slot, generation, offset, WHOLE if whole else length))
@@ -133,7 +149,9 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder(MAX_HANDSHAKE_FRAME)
         nonce = os.urandom(NONCE_BYTES)
-        self._handshake = ServerHandshake(server.token, "tier", moonpool.__version__, nonce)
+        self._handshake = ServerHandshake(
+            server.token, "tier", moonpool.__version__, nonce, tenants=server.tenants
+        )
         self._guard: asyncio.TimerHandle | None = None
         self._answering: asyncio.Task[None] | None = None
 
@@ -180,12 +198,16 @@ class _Connection(asyncio.Protocol):
 
     async def _answer(self, message: TierRead) -> None:
         try:
-            pieces = await self._server.answer(message)
+            pieces = await self._server.answer(message, self._tenant())
         except (MoonpoolError, ValueError) as error:
             self._refuse(error)
             return
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode_frame(MESSAGE, encode(pieces)))
+
+    def _tenant(self) -> int | None:
+        name = self._handshake.tenant
+        return tenant_number(name) if name else None
 
     def _refuse(self, error: Exception) -> None:
         assert self._transport is not None

@@ -27,6 +27,8 @@ from moonpool.pool.results import PutResult, PutStatus
 _DROPS = {
     PutStatus.PARENT_MISSING: "orphan",
     PutStatus.FULL: "full",
+    PutStatus.QUOTA: "full",
+    PutStatus.THROTTLED: "full",
     PutStatus.TOO_LARGE: "full",
     PutStatus.IN_FLIGHT: "in_flight",
     PutStatus.UNREACHABLE: "away",

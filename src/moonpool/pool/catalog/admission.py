@@ -18,6 +18,8 @@ from moonpool.pool.catalog.base import (
     I32,
     IN_FLIGHT,
     NO_SEGMENT,
+    PIN_HARD,
+    PIN_KIND,
     RESERVED,
     U8,
     U16,
@@ -42,6 +44,7 @@ _TOO_BIG = int(PutStatus.TOO_BIG)
 _HELD = int(PutStatus.HELD)
 _NO_NODE = int(PutStatus.NO_NODE)
 _INVALID = int(PutStatus.INVALID)
+_QUOTA = int(PutStatus.QUOTA)
 
 
 class Admitted(NamedTuple):
@@ -76,14 +79,16 @@ class Admission:
         made_room: list[Retirement] = []
         if n > table.rows_max or n * put.replicas > table.replicas_max:
             return self._no_rows(put, [])
+        if self._rows.shares is not None:
+            made_room = self._room.make_own(put, wall_ms, now)
         if self._room.short_of_rows(put) > 0:
-            made_room = self._room.make_rows(put, wall_ms, now)
+            made_room += self._room.make_rows(put, wall_ms, now)
             if self._room.short_of_rows(put) > 0:
                 return self._no_rows(put, made_room)
-        elif not foreign.size:
+        elif not foreign.size and self._within_quota(put):
             admitted = self._admit_whole(put, draw, now)
             if admitted is not None:
-                return admitted
+                return admitted._replace(retirements=made_room) if made_room else admitted
         outside = np.zeros(0, np.int32)
         if put.outside_ends.size:  # before rows are made: it refuses what is no key
             outside = table.find(put.outside_blob, put.outside_ends)
@@ -106,6 +111,8 @@ class Admission:
             status[wanted[self._reservations.left :]] = _FULL
             spread(put, status)
             wanted = np.flatnonzero(status == _GRANTED).astype(np.int32)
+        if not self._within_quota(put):
+            wanted = self._cut_at_quota(put, status, wanted)
         if wanted.size == 0:
             self._clean(rows)
             return self._none(put, status, rows, made_room)
@@ -125,13 +132,39 @@ class Admission:
             self._clean(np.concatenate([rows, childless]))
         return Admitted(status, rows, attempts, targets, retirements)
 
+    def _within_quota(self, put: PutRequest) -> bool:
+        """All of the batch, if all of it were new."""
+        shares = self._rows.shares
+        if shares is None:
+            return True
+        left = shares.left(put.tenant, pinned=put.pin & PIN_KIND == PIN_HARD)
+        return sum(put.sizes.tolist()) * put.replicas <= left.nbytes and (
+            put.ends.size <= left.objects
+        )
+
+    def _cut_at_quota(self, put: PutRequest, status: U8, wanted: I32) -> I32:
+        """Only the leading keys that the tenant's quota takes may be written."""
+        shares = self._rows.shares
+        assert shares is not None
+        left = shares.left(put.tenant, pinned=put.pin & PIN_KIND == PIN_HARD)
+        sizes = np.cumsum(put.sizes[wanted]) * np.uint64(put.replicas)
+        fits = int(np.searchsorted(sizes, np.uint64(max(left.nbytes, 0)), side="right"))
+        beyond = wanted[min(fits, max(left.objects, 0)) :]
+        if beyond.size == 0:
+            return wanted
+        status[beyond] = _QUOTA
+        spread(put, status)
+        shares.usage.of(put.tenant).refused += int((status == _QUOTA).sum())
+        granted: I32 = np.flatnonzero(status == _GRANTED).astype(np.int32)
+        return granted
+
     def _admit_whole(
         self, put: PutRequest, draw: Callable[[], float], now: float
     ) -> Admitted | None:
         """The usual batch: all keys new, one copy, room for all on one segment. None: not so, and
         nothing has changed."""
         store, n = self._rows, put.ends.size
-        facts = store.segments.facts()
+        facts = store.segments.facts(put.tenant)
         if put.replicas != 1 or not facts or not 0 < n <= self._reservations.left:
             return None
         total = sum(put.sizes.tolist())
@@ -229,7 +262,7 @@ class Admission:
     ) -> tuple[U16, list[Retirement]]:
         """Segments u16[n, replicas] for the wanted keys, promised at once; the rest is FULL."""
         targets = np.full((rows.size, put.replicas), NO_SEGMENT, np.uint16)
-        facts = self._rows.segments.facts()
+        facts = self._rows.segments.facts(put.tenant)
         if len({one.node for one in facts}) < put.min_replicas:
             status[wanted] = _NO_NODE
             return targets, []
@@ -309,6 +342,12 @@ class Admission:
         if put.replicas > 1:
             store.several = True
         mixed = replacing is not None
+        if store.shares is not None:
+            copies = (segments != NO_SEGMENT).sum(axis=1).astype(np.uint64)
+            store.shares.usage.promise(put.tenant, size := int((sizes * copies).sum()), n)
+            held = store.shares.usage.of(put.tenant)
+            held.admitted_bytes += size
+            held.admitted_objects += n
         self._reservations.add(
             Batch(
                 first=first,

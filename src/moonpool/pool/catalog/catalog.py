@@ -41,6 +41,7 @@ from moonpool.pool.catalog.rows import Rows
 from moonpool.pool.catalog.settlement import Settled, Settlement
 from moonpool.pool.catalog.standing import LISTS_PER_SEGMENT
 from moonpool.pool.messages import LookupStatus, PutStatus
+from moonpool.pool.tenancy.shares import Shares
 
 SWEEP_ROWS = 16_384
 
@@ -95,10 +96,12 @@ class Catalog:
         term: int = 1,
         seed: int = 0,
         placement: Placement | None = None,
+        shares: Shares | None = None,
     ) -> None:
+        """`shares`: there are tenants, and what each may have."""
         self.config = config
         self.table = table if table is not None else make_table(config)
-        self.rows = Rows(config, self.table, term)
+        self.rows = Rows(config, self.table, term, shares)
         self.segments = self.rows.segments
         self.events = self.rows.events
         self.leases = self.rows.leases
@@ -175,9 +178,11 @@ class Catalog:
             return NO_SEGMENT
         size = int(batch.sizes[place])
         taken = {self.segments[int(s)].node for s in batch.segments[place] if s != NO_SEGMENT}
-        facts = [one for one in self.segments.facts() if one.node not in taken]
+        facts = [one for one in self.segments.facts(batch.tenant) if one.node not in taken]
         chosen = self.placement.targets(facts, size, 1, host_id, -1, self._random.random(), False)
         self.segments[failed].release(size, 1)
+        if self.rows.shares is not None and not chosen:
+            self.rows.shares.usage.release(batch.tenant, size, 0)
         attempt = np.array([batch.first + place], np.uint64)
         expiries.append(Expiry(failed, self.term, attempt))
         target = chosen[0] if chosen else NO_SEGMENT
@@ -336,10 +341,16 @@ class Catalog:
         """These replicas are worthless (corrupt); an object that has no other is gone."""
         return self.rows.lose_replicas(replicas, wall_ms, now) if replicas.size else []
 
-    def scan(self, cursor: int, rows_max: int, prefix: bytes) -> tuple[I32, int]:
-        """Committed rows among the next `rows_max` row numbers, and where to go on (-1: end)."""
+    def scan(
+        self, cursor: int, rows_max: int, prefix: bytes, tenant: int | None = None
+    ) -> tuple[I32, int]:
+        """Committed rows (of one tenant) among the next `rows_max` row numbers, and where to go on
+        (-1: end)."""
         rows, cursor = self.table.scan(cursor, rows_max, prefix)
-        return rows[self.table.state[rows] == COMMITTED], cursor
+        rows = rows[self.table.state[rows] == COMMITTED]
+        if tenant is not None:
+            rows = rows[self.table.tenant[rows] == tenant]
+        return rows, cursor
 
     def sweep(self, now: float, wall_ms: int) -> list[Retirement]:
         """Remove expired objects among the next rows; bounded work per call."""
@@ -357,8 +368,8 @@ class Catalog:
         if over.size:
             self.rows.relist(over)
 
-    def facts(self) -> list[SegmentFacts]:
-        return self.segments.facts()
+    def facts(self, tenant: int = 0) -> list[SegmentFacts]:
+        return self.segments.facts(tenant)
 
 
 def split_keys(blob: bytes, ends: U32) -> list[bytes]:

@@ -45,6 +45,10 @@ class Endings:
 
     def _give_back(self, batch: Batch, indexes: Index, late: tuple[float, float] | None) -> None:
         """Return promised room: at once, or at `until` or the next report after `since`."""
+        if self._rows.shares is not None:
+            copies = (batch.segments[indexes] != NO_SEGMENT).sum(axis=1).astype(np.uint64)
+            size = int((batch.sizes[indexes] * copies).sum())
+            self._rows.shares.usage.release(batch.tenant, size, len(indexes))
         for column in range(batch.segments.shape[1]):
             numbers = batch.segments[indexes, column]
             for segment, at in self._rows.segments.groups(numbers[numbers != NO_SEGMENT]):

@@ -17,7 +17,9 @@ from moonpool.pool.catalog.orders import EvictionOrder, Lru
 from moonpool.pool.catalog.policy_order import PolicyOrder
 from moonpool.pool.catalog.standing import Standing
 from moonpool.pool.eviction import POLICIES
+from moonpool.pool.tenancy.shares import Stage
 
+ANYBODY = Stage(-1)
 SPARED_MAX = 8192  # candidates that may not go, passed over in one decision
 
 
@@ -48,19 +50,44 @@ class Evictor:
     def plan(self, need: Need) -> Victims:
         """Closures that meet the need, or all that may go."""
         found = need.found
-        now = (need.segment.changes.count, self._leases.ended, self.sheltered)
+        whose = hash(frozenset(stage.tenant for stage in need.stages))
+        now = (need.segment.changes.count, self._leases.ended, self.sheltered, whose)
         if need.segment.barren == now and not need.met:
             self.futile_skipped += 1
             return found
         spared: list[I32] = []
         whole = True
+        for stage in need.stages or (ANYBODY,):
+            whole = self._search(need, stage, spared) and whole
+            if need.met:
+                break
+        self._table.flags[found.chosen()] &= 0xFF ^ CHOSEN
+        if spared:
+            self._order.spared(need.segment.id, np.concatenate(spared))
+        if whole and not found.objects and not need.met:
+            self.futile += 1
+            need.segment.barren = now
+        return found
+
+    def _search(self, need: Need, stage: Stage, spared: list[I32]) -> bool:
+        """What this stage gives; False: it broke off, the next search begins behind."""
+        found, table = need.found, self._table
+        most_bytes, most_objects = found.size + stage.most_bytes, found.objects + stage.most_objects
+        need.only = stage.tenant
         candidates = self._order.candidates(need)
-        while not need.met and (batch := next(candidates, None)) is not None:
-            rows, ends, freed_bytes, freed_objects, stay = self._table.collect_victims(
+        whole = True
+        while not need.met and found.size < most_bytes and found.objects < most_objects:
+            batch = next(candidates, None)
+            if batch is None:
+                break
+            if stage.tenant >= 0:
+                owners = table.replica_object[batch]
+                batch = batch[table.tenant[owners] == stage.tenant]
+            rows, ends, freed_bytes, freed_objects, stay = table.collect_victims(
                 batch,
                 segment=need.segment.id,
-                bytes=max(need.size - found.size, 0),
-                objects=max(need.objects - found.objects, 0),
+                bytes=max(min(need.size, most_bytes) - found.size, 0),
+                objects=max(min(need.objects, most_objects) - found.objects, 0),
                 kept_flags=KEPT,
                 kept_state=RESERVED,
                 chosen_flag=CHOSEN,
@@ -69,16 +96,10 @@ class Evictor:
             if stay.size:
                 spared.append(stay)
                 if sum(one.size for one in spared) >= SPARED_MAX:
-                    whole = False  # the next search begins behind them
+                    whole = False
                     break
         candidates.close()
-        self._table.flags[found.chosen()] &= 0xFF ^ CHOSEN
-        if spared:
-            self._order.spared(need.segment.id, np.concatenate(spared))
-        if whole and not found.objects and not need.met:
-            self.futile += 1
-            need.segment.barren = now
-        return found
+        return whole
 
     def put_back(self, segment: int, plan: Victims, used: I32) -> None:
         """Only these rows of the plan go."""

@@ -253,6 +253,8 @@ class Inventory:
         self._fill(rows[fresh], report, fresh)
         table.flags[rows[fresh & writing]] |= IN_FLIGHT
         self._rows.objects += int((winner & ~committed).sum())
+        if self._rows.shares is not None:
+            self._rows.shares.usage.objects_came(report.tenants[winner & ~committed])
         unused = rows[table.state[rows] == 0]
         table.state[unused] = GHOST
         table.set_parent(rows[fresh], parents[fresh])

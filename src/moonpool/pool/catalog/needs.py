@@ -8,6 +8,7 @@ import numpy as np
 
 from moonpool.pool.catalog.base import I32, U32, U64
 from moonpool.pool.catalog.segments import Segment
+from moonpool.pool.tenancy.shares import Stage
 
 NO_ROWS: I32 = np.zeros(0, np.int32)
 NO_SIZES: U64 = np.zeros(0, np.uint64)
@@ -49,8 +50,9 @@ class Victims:
 class Need:
     """Room for `size` bytes and `objects` slots on `segment`, less what is found so far.
 
-    `coming`: the objects that the room is for, last of a chain first, with their `sizes` (empty:
-    not known); orders that remember what left look them up there.
+    `stages`: whose objects may go, in turn (empty: anybody's); `only` is the tenant whose turn it
+    is, -1 for all. `coming`: the objects that the room is for, last of a chain first, with their
+    `sizes` (empty: not known); orders that remember what left look them up there.
     """
 
     segment: Segment
@@ -58,6 +60,8 @@ class Need:
     objects: int
     coming: I32 = field(default_factory=lambda: NO_ROWS)
     sizes: U64 = field(default_factory=lambda: NO_SIZES)
+    stages: tuple[Stage, ...] = ()
+    only: int = -1
     found: Victims = field(default_factory=Victims)
 
     @property

@@ -11,6 +11,7 @@ from moonpool.pool.catalog.needs import Need
 from moonpool.pool.catalog.standing import IN_TURN
 
 CANDIDATES = 64
+CANDIDATES_MAX = 65_536
 
 
 class EvictionOrder(Protocol):
@@ -72,10 +73,12 @@ class Lru:
 
     def candidates(self, need: Need) -> Generator[I32, None, None]:
         for kind in IN_TURN:
-            number, skip = kind * self._segments_max + need.segment.id, 0
-            while (batch := self._table.list_tail(number, CANDIDATES, skip)).size:
+            number, skip, count = kind * self._segments_max + need.segment.id, 0, CANDIDATES
+            while (batch := self._table.list_tail(number, count, skip)).size:
                 yield batch
                 skip += batch.size
+                if need.only >= 0:  # those of one tenant may lie far apart
+                    count = min(2 * count, CANDIDATES_MAX)
 
     def touched(self, rows: I32, sequences: U64) -> int:
         return self._table.touch_objects(rows, sequences)

@@ -81,7 +81,7 @@ class Placing:
             self._targets[places, column] = number
             self._rows.segments[number].promise(size, count)
         self._next += count
-        self._facts = self._rows.segments.facts()
+        self._facts = self._rows.segments.facts(self._put.tenant)
 
     def with_room(self) -> None:
         """Assign leading keys while segments have room for them."""
@@ -142,7 +142,7 @@ class Placing:
             retirements = self._evict_in(chosen, now, wall_ms)
             tried.update(chosen)
             self._facts = [one for one in self._facts if one.segment not in tried]
-        self._facts = self._rows.segments.facts()
+        self._facts = self._rows.segments.facts(self._put.tenant)
         return retirements or []
 
     def _evict_in(self, chosen: list[int], now: float, wall_ms: int) -> list[Retirement] | None:
@@ -197,13 +197,10 @@ class Placing:
     def _need(self, segment: Segment, count: int) -> Need:
         """Room for the next `count` keys on `segment`."""
         sizes = self._sizes[self._next : self._next + count]
-        return Need(
-            segment,
-            int(sizes.sum()) - segment.free_bytes,
-            count - segment.free_slots,
-            self._coming(count),
-            sizes[::-1],
-        )
+        total = int(sizes.sum())
+        lacking = (total - segment.free_bytes, count - segment.free_slots)
+        stages = self._room.stages(self._put.tenant, total, count, lacking)
+        return Need(segment, *lacking, self._coming(count), sizes[::-1], stages)
 
     def _coming(self, count: int) -> I32:
         """Rows of the next `count` keys, the last one first: as they will come."""

@@ -69,7 +69,7 @@ class PolicyOrder:
         if segment.objects:
             fitting = segment.capacity_bytes * segment.objects // max(segment.committed_bytes, 1)
             book.policy.resize(max(1, min(fitting, segment.slots)))
-        search = _Search(self, self._table, book)
+        search = _Search(self, self._table, book, need.only)
         coming = _Coming(self, book, need)
         try:
             while True:
@@ -240,10 +240,11 @@ class _Coming:
 class _Search:
     """Says which digests may go, in one decision."""
 
-    def __init__(self, order: PolicyOrder, table: Table, book: _Book) -> None:
+    def __init__(self, order: PolicyOrder, table: Table, book: _Book, only: int) -> None:
         self._order = order
         self._table = table
         self._book = book
+        self._only = only  # tenant whose objects may go, -1: all
         self.strict = True  # only objects without children
         self._rank = 0 if order.standing.used else RANK_MAX  # only up to this rank
         self.among: set[int] | None = book.ends
@@ -272,6 +273,8 @@ class _Search:
         table = self._table
         row = table.replica_object[replica]
         if table.flags[row] & KEPT or table.state[row] == RESERVED:
+            return False
+        if self._only >= 0 and table.tenant[row] != self._only:
             return False
         if self._rank < RANK_MAX and self._order.standing.rank(int(row)) > self._rank:
             return False

@@ -7,11 +7,19 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from moonpool.pool.catalog.base import COMMITTED, I32, SHELTERED, Retirement
+from moonpool.pool.catalog.base import (
+    COMMITTED,
+    I32,
+    PIN_HARD,
+    PIN_KIND,
+    SHELTERED,
+    Retirement,
+)
 from moonpool.pool.catalog.needs import Need
 from moonpool.pool.catalog.reservations import PutRequest
 from moonpool.pool.catalog.rows import Rows
 from moonpool.pool.messages import MEMORY
+from moonpool.pool.tenancy.shares import Stage
 
 
 class Room:
@@ -76,8 +84,46 @@ class Room:
                 and used > config.high_watermark * segment.capacity_bytes
             ):
                 size = used - int(config.low_watermark * segment.capacity_bytes)
-                plan = self._rows.evictor.plan(Need(segment, size, 0))
+                stages = self._rows.shares.relief() if self._rows.shares is not None else ()
+                plan = self._rows.evictor.plan(Need(segment, size, 0, stages=stages))
                 retirements += self.evict(plan.chosen(), wall_ms, now)
+        return retirements
+
+    def stages(
+        self, tenant: int, size: int, objects: int, lacking: tuple[int, int]
+    ) -> tuple[Stage, ...]:
+        """Whose objects may go for so much of this tenant's; empty: anybody's."""
+        shares = self._rows.shares
+        if shares is None:
+            return ()
+        shares.capacity_is(self._rows.segments.capacity_bytes)
+        return shares.stages(tenant, size, objects, by_objects=lacking[0] <= 0 < lacking[1])
+
+    def make_own(self, put: PutRequest, wall_ms: int, now: float) -> list[Retirement]:
+        """A tenant that may not borrow makes room among its own objects, on all segments."""
+        shares, table = self._rows.shares, self._rows.table
+        assert shares is not None
+        shares.capacity_is(self._rows.segments.capacity_bytes)
+        left = shares.left(put.tenant, pinned=put.pin & PIN_KIND == PIN_HARD)
+        rows = table.find(put.blob, put.ends)
+        fresh = (rows < 0) | (table.state[rows] != COMMITTED)
+        wanted = int(put.sizes[fresh].sum()) * put.replicas if not put.replace else 0
+        if put.replace:
+            fresh, wanted = np.ones(rows.size, np.bool_), int(put.sizes.sum()) * put.replicas
+        short, places = wanted - left.nbytes, int(fresh.sum()) - left.objects
+        retirements: list[Retirement] = []
+        if max(short, places) <= 0 or left.nbytes + shares.usage.of(put.tenant).used_bytes < wanted:
+            return retirements  # there is room, or there never will be
+        parents = table.find(put.outside_blob, put.outside_ends)
+        with self.sheltering(rows[rows >= 0], parents):
+            for segment in self._rows.segments:
+                if max(short, places) <= 0:
+                    break
+                need = Need(segment, short, places, stages=(Stage(put.tenant),))
+                plan = self._rows.evictor.plan(need)
+                short, places = short - plan.size, places - plan.objects
+                retirements += self.evict(plan.chosen(), wall_ms, now)
+        self._rows.prune(np.unique(rows[rows >= 0]))
         return retirements
 
     def short_of_rows(self, put: PutRequest) -> int:
@@ -99,7 +145,8 @@ class Room:
                 fullest = max(self._rows.segments, key=lambda one: one.objects, default=None)
                 if fullest is None:
                     break
-                plan = self._rows.evictor.plan(Need(fullest, 0, short))
+                stages = self.stages(put.tenant, 0, short, (0, short))
+                plan = self._rows.evictor.plan(Need(fullest, 0, short, stages=stages))
                 if plan.objects == 0:
                     break
                 victims = plan.rows(0, min(short, plan.objects))

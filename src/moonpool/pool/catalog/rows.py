@@ -34,6 +34,7 @@ from moonpool.pool.catalog.segments import Segment, Segments, total
 from moonpool.pool.catalog.standing import Standing
 from moonpool.pool.catalog.tiers import TierBooks
 from moonpool.pool.messages import MEMORY
+from moonpool.pool.tenancy.shares import Shares
 
 NO_ROWS: I32 = np.zeros(0, np.int32)
 
@@ -41,8 +42,11 @@ NO_ROWS: I32 = np.zeros(0, np.int32)
 class Rows:
     """Shared by reserve, commit, eviction, inventory and lookups."""
 
-    def __init__(self, config: CatalogConfig, table: Table, term: int) -> None:
+    def __init__(
+        self, config: CatalogConfig, table: Table, term: int, shares: Shares | None = None
+    ) -> None:
         self.config = config
+        self.shares = shares  # None: there is one tenant, and nobody counts
         self.table = table
         self.term = term
         self.segments = Segments(config.segments_max)
@@ -111,6 +115,11 @@ class Rows:
             self.evicted.add(*table.keys(valued))
         elif len(self.evicted):
             self.evicted.forget(*table.keys(valued))
+        if self.shares is not None:
+            usage, tenants = self.shares.usage, table.tenant[valued]
+            usage.objects_left(tenants)
+            if kind == "evict":
+                usage.evicted(tenants, table.size[valued])
         retirements = self.detach(valued, now)
         replaced = (table.flags[valued] & IN_FLIGHT) != 0
         table.state[valued] = np.where(replaced, RESERVED, GHOST)
@@ -150,6 +159,10 @@ class Rows:
             if self.order.keeps_books:
                 self.order.left(segment.id, replicas[where])
             retirements.append(Retirement(segment.id, slots[where], generations[where]))
+        if self.shares is not None:
+            memory = self.segments.in_memory(numbers)
+            owners = table.tenant[table.replica_object[replicas[memory]]]
+            self.shares.usage.copies_left(owners, sizes[memory])
         if replicas.size:
             table.remove_replicas(replicas)
         return retirements
@@ -180,7 +193,10 @@ class Rows:
         """Committed replicas on one segment, on no list yet."""
         numbers = np.full(rows.size, segment.id, np.uint16)
         replicas = self.table.add_replicas(rows, numbers, slots, generations)
-        segment.add(replicas, slots, total(self.table.size[rows]))
+        sizes = self.table.size[rows]
+        segment.add(replicas, slots, total(sizes))
+        if self.shares is not None and not segment.below:
+            self.shares.usage.copies_came(self.table.tenant[rows], sizes)
         return replicas
 
     def link(self, rows: I32, parents: I32) -> I32:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moonpool.pool.catalog.base import I32, U16, U32, U64, SegmentFacts
+from moonpool.pool.catalog.base import I32, U16, U32, U64, Bool, SegmentFacts
 from moonpool.pool.messages import MEMORY
 
 
@@ -74,6 +74,7 @@ class Segment:
     slots: int
     by_slot: I32  # replica row in each slot, -1 none
     medium: str = MEMORY  # what lies below memory takes copies only, by the master's order
+    serves: int = -1  # the one tenant that it serves, -1: all
     changes: Changes = field(default_factory=Changes)
     barren: tuple[int, ...] | None = None  # when a search for room found nothing here
     alive: bool = True
@@ -236,22 +237,33 @@ class Segments:
         self.set_alive(segment, True)
         return segment
 
+    def in_memory(self, numbers: U16) -> Bool:
+        """Which of these are memory, no tier below it."""
+        below = [one.id for one in self._segments if one.below] if self.tiered else []
+        memory: Bool = ~np.isin(numbers, below)
+        return memory
+
     def set_alive(self, segment: Segment, alive: bool) -> None:
         segment.alive = alive
         segment.open = segment.open and alive
         self.alive[segment.id] = alive
         self.all_alive = all(one.alive for one in self._segments)
 
-    def facts(self) -> list[SegmentFacts]:
-        """Of the segments that take new objects; of those at rest only if there are no others."""
-        well = [
-            one.facts()
+    def facts(self, tenant: int = 0) -> list[SegmentFacts]:
+        """Of the segments that take new objects of this tenant; of those at rest only if there are
+        no others."""
+        ready = [
+            one
             for one in self._segments
-            if one.open and not one.draining and not one.below and not one.breaker.until
+            if one.open and not one.draining and not one.below and one.serves in (-1, tenant)
         ]
-        return well or [
-            one.facts() for one in self._segments if one.open and not one.draining and not one.below
-        ]
+        well = [one.facts() for one in ready if not one.breaker.until]
+        return well or [one.facts() for one in ready]
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Of memory whose node is heard."""
+        return sum(one.capacity_bytes for one in self._segments if one.alive and not one.below)
 
     def groups(self, segments: U16) -> Iterator[tuple[Segment, slice | np.ndarray]]:
         """Each segment named, with where it is named."""

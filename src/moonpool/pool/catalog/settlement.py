@@ -26,6 +26,7 @@ from moonpool.pool.catalog.endings import Ended, Endings
 from moonpool.pool.catalog.reservations import PARENT_GONE, Batch, Reservations
 from moonpool.pool.catalog.rows import Rows
 from moonpool.pool.messages import PutStatus
+from moonpool.pool.tenancy.usage import Usage
 
 _COMMITTED = int(PutStatus.COMMITTED)
 _GONE = int(PutStatus.GONE)
@@ -116,6 +117,8 @@ class Settlement:
         if not ready:
             return None
         segment.kept(batch.total_bytes, m)
+        if rows.shares is not None:
+            self._kept(batch, m, rows.shares.usage)
         if rows.order.keeps_books:
             rows.order.came(segment.id, segment.by_slot[call.slots][::-1])
         rows.objects += m
@@ -134,6 +137,12 @@ class Settlement:
         if restless.size:
             rows.relist(restless)
         return Settled(np.full(m, _COMMITTED, np.uint8), call.rows, [], [], [])
+
+    def _kept(self, batch: Batch, objects: int, usage: Usage) -> None:
+        usage.release(batch.tenant, batch.total_bytes, objects)
+        held = usage.of(batch.tenant)
+        held.committed_bytes += batch.total_bytes
+        held.objects += objects
 
     def _check_parents(self, checked: CheckedCommit, status: U8) -> None:
         """A key is visible only after its parent: refused with it when the parent is refused."""
@@ -187,6 +196,11 @@ class Settlement:
         )
         assert not status.any(), (status, mine)
         sizes = table.size[checked.owners]
+        if rows.shares is not None:
+            usage = rows.shares.usage
+            usage.copies_came(table.tenant[checked.owners], sizes)
+            usage.objects_came(table.tenant[mine])
+            usage.objects_left(table.tenant[replaced])
         for segment, at in rows.segments.groups(checked.segments):
             segment.add(replicas[at], checked.slots[at], int(sizes[at].sum()))
             if rows.order.keeps_books:

@@ -18,6 +18,7 @@ _HELD = int(PutStatus.HELD)
 _TOO_BIG = int(PutStatus.TOO_BIG)
 _WAIT_PARENT = int(PutStatus.WAIT_PARENT)
 _NO_NODE = int(PutStatus.NO_NODE)
+_QUOTA = int(PutStatus.QUOTA)
 _INVALID = int(PutStatus.INVALID)
 
 # What a key gets whose parent (or predecessor in a chain) got this.
@@ -27,6 +28,7 @@ _AFTER = {
     _FULL: _FULL,
     _HELD: _HELD,
     _TOO_BIG: _FULL,
+    _QUOTA: _QUOTA,
     _NO_NODE: _NO_NODE,
     _PARENT_MISSING: _PARENT_MISSING,
     _INVALID: _PARENT_MISSING,

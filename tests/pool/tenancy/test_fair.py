@@ -1,0 +1,86 @@
+"""Turns by weight, on the pure class: no clock, no pool, exact counts."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from moonpool.pool.tenancy.fair import FairQueue
+
+A, B = 1, 3  # tenants, and their weights
+
+
+def queue(waiting_max: int = 10_000) -> FairQueue[int]:
+    return FairQueue(float, waiting_max)
+
+
+def served(fair: FairQueue[int], turns: int, size: dict[int, int]) -> dict[int, list[int]]:
+    """Both always want more: bytes that each was given, turn by turn."""
+    given: dict[int, list[int]] = {A: [], B: []}
+    for _ in range(turns):
+        for tenant in given:
+            while fair.waiting(tenant) < 4:
+                assert fair.add(tenant, size[tenant])
+        turn = fair.take()
+        assert turn is not None
+        tenant, cost = turn
+        given[tenant].append(cost)
+        fair.charge(tenant, cost)
+    return given
+
+
+def test_bytes_and_operations_one_to_three() -> None:
+    given = served(queue(), 4000, {A: 64, B: 64})
+    assert len(given[B]) == 3 * len(given[A])
+    assert sum(given[B]) == 3 * sum(given[A])
+
+
+@pytest.mark.parametrize("sizes", [{A: 1000, B: 10}, {A: 10, B: 1000}])
+def test_unequal_sizes_share_bytes(sizes: dict[int, int]) -> None:
+    given = served(queue(), 20_000, sizes)
+    assert sum(given[B]) / sum(given[A]) == pytest.approx(3, rel=0.01)
+
+
+def test_any_mix_of_sizes() -> None:
+    draw = random.Random(7)
+    fair, given = queue(), {A: 0, B: 0}
+    for _ in range(8000):
+        for tenant in given:
+            while fair.waiting(tenant) < 2:
+                fair.add(tenant, draw.randint(1, 1 << draw.randint(0, 16)))
+        turn = fair.take()
+        assert turn is not None
+        fair.charge(*turn)
+        given[turn[0]] += turn[1]
+    assert given[B] / given[A] == pytest.approx(3, rel=0.01)
+
+
+def test_who_was_away_has_saved_nothing_up_and_owes_nothing() -> None:
+    fair = queue()
+    for _ in range(1000):  # alone, without having to wait
+        fair.charge(B, 64)
+    given = served(fair, 400, {A: 64, B: 64})
+    assert len(given[B]) == pytest.approx(3 * len(given[A]), abs=4)
+
+
+def test_a_full_line_takes_no_more() -> None:
+    fair = queue(2)
+    assert [fair.add(A, i) for i in range(3)] == [True, True, False]
+    assert fair.add(B, 9)
+    assert len(fair) == 3
+
+
+def test_what_leaves_its_line_costs_nothing() -> None:
+    fair = queue()
+    for size in range(10):
+        fair.add(A, size)
+    assert fair.drop(lambda size: size % 2 == 0) == [(A, size) for size in range(0, 10, 2)]
+    assert fair.items() == [1, 3, 5, 7, 9]
+    assert fair.drop(lambda size: True) and len(fair) == 0
+    given = served(fair, 400, {A: 64, B: 64})
+    assert len(given[B]) == pytest.approx(3 * len(given[A]), abs=8)
+
+
+def test_nobody_waits() -> None:
+    assert queue().take() is None
