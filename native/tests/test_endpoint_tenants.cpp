@@ -141,3 +141,5 @@ TEST(one_address_has_so_many_connections) {
   }
   CHECK(client.connect(address, 5000)->alive());
 }
+
+TEST_MAIN()

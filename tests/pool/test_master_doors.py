@@ -67,6 +67,7 @@ async def test_strangers_do_not_keep_the_door_shut() -> None:
     late = knock(address)
     await ended(late)
     late.close()
+    assert server.refused == 1
     for sock in idle:
         sock.close()
     await until(lambda: server.strangers == 0)

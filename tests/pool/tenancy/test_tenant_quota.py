@@ -55,6 +55,21 @@ def test_idle_capacity_is_borrowed_and_comes_back(policy: PolicyName) -> None:
     assert world.held("b")["evicted_objects"] == 40 and world.held("a")["evicted_objects"] == 32
 
 
+def test_a_debtor_gives_no_more_than_its_debt(policy: PolicyName) -> None:
+    """A owes twelve objects and C eight: B, which is owed twenty, has twelve from A and no more."""
+    half = CAPACITY // 2
+    world = TenantWorld(
+        *(tenant("a", quota_bytes=half), tenant("b", quota_bytes=half), tenant("c")),
+        config=config(policy=policy),
+    )
+    world.add_node(capacity=CAPACITY)
+    for name, count in (("b", 12), ("c", 8), ("a", 44)):
+        assert set(fill(world, world.visitor(name), name, count)) == {STORED}
+    assert set(world.put(world.visitor("b"), keys("many", 20), SIZE)) == {STORED}
+    assert world.held("a")["committed_bytes"] == world.held("b")["committed_bytes"] == half
+    assert [world.held(name)["evicted_objects"] for name in "abc"] == [12, 0, 8]
+
+
 def test_nobody_within_its_quota_is_evicted_for_others() -> None:
     world = TenantWorld(tenant("a", quota_bytes=CAPACITY), tenant("b"))
     world.add_node(capacity=CAPACITY)

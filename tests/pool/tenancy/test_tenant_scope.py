@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -145,8 +146,16 @@ def test_what_only_the_operator_does(world: TenantWorld) -> None:
 
 
 def test_files_of_shared_segments_are_told_to_the_operator_only(world: TenantWorld) -> None:
+    (node,) = world.nodes
+    node.machine.endpoint = msgspec.structs.replace(
+        node.machine.endpoint, path="/shared", unix="/sock"
+    )
+    world.leave(node)
+    world.join(node)
     told = world.call(world.visitor("a"), m.Topology(), m.TopologyIs).segments
     assert [(one.path, one.unix) for one in told] == [("", "")]
+    told = world.call(world.visitor(), m.Topology(), m.TopologyIs).segments
+    assert [(one.path, one.unix) for one in told] == [("/shared", "/sock")]
 
 
 def test_what_an_inventory_brings_must_be_its_tenants(world: TenantWorld) -> None:
@@ -162,7 +171,8 @@ def test_what_an_inventory_brings_must_be_its_tenants(world: TenantWorld) -> Non
     world.start(2, first_term=50)
     for node in world.nodes:
         world.join(node)
-    assert world.keys(world.visitor("b")) == set()
+    session = world.visitor("b")
+    assert world.keys(session) == set() and world.look(session, b"forged") == [ABSENT]
     assert world.keys(world.visitor("a")) == {b"good"}
 
 
