@@ -34,7 +34,8 @@ MoonpoolError
 ├── SegmentError
 │   ├── SegmentLocked
 │   ├── SegmentDamaged
-│   └── SegmentSpace
+│   ├── SegmentSpace
+│   └── RegisterRefused
 ├── RouterError
 │   ├── NoWorker
 │   ├── WorkersBusy
@@ -232,6 +233,10 @@ class SegmentDamaged(SegmentError):
 
 class SegmentSpace(SegmentError):
     """The file system has less room than the segment needs."""
+
+
+class RegisterRefused(SegmentError):
+    """The GPU's driver did not take the memory (a dax device may refuse): use a bounce buffer."""
 
 
 class RouterError(MoonpoolError):

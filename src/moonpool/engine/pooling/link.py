@@ -155,9 +155,11 @@ class PoolLink:
 
     def drain(self) -> None:
         """Waits until everything asked for so far has ended; its news are to be taken then."""
-        for executor in (self._lookups, self._loaders):
-            for future in [executor.submit(int) for _ in range(_LOADERS)]:
-                future.result()
+        self._lookups.submit(int).result()
+        # A thread that is free would take any number of tasks: each has to wait for the other.
+        together = threading.Barrier(_LOADERS)
+        for future in [self._loaders.submit(together.wait) for _ in range(_LOADERS)]:
+            future.result()
         self._stores.join()
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import mmap
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from moonpool.core.errors import MoonpoolError
+from moonpool.core.errors import RegisterRefused
 
 _MAPPED: Final = 0x02  # cudaHostRegisterMapped
 _READ_ONLY: Final = 0x08  # cudaHostRegisterReadOnly: the mapping cannot be written by us either
@@ -21,10 +21,6 @@ class Range(NamedTuple):
 
     start: int
     stop: int
-
-
-class RegisterRefused(MoonpoolError):
-    """The driver did not take the memory (a dax device may refuse): use a bounce buffer."""
 
 
 def page_ranges(ranges: Iterable[Range], page_bytes: int = mmap.PAGESIZE) -> list[Range]:

@@ -15,8 +15,15 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from moonpool.core.errors import BadInput, BadSize, Closed, MissingExtra, PrefixGone
-from moonpool.sparse.gpu.registered import Range, RegisteredMemory, RegisterRefused
+from moonpool.core.errors import (
+    BadInput,
+    BadSize,
+    Closed,
+    MissingExtra,
+    PrefixGone,
+    RegisterRefused,
+)
+from moonpool.sparse.gpu.registered import Range, RegisteredMemory
 from moonpool.sparse.layout import as_positions
 from moonpool.sparse.reader import SparseReader
 from moonpool.sparse.source import Guards, TableSource, Units
