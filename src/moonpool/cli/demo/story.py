@@ -89,9 +89,17 @@ class Cast:
     def warm_up(self, engine: EngineProcess) -> None:
         """The first long prompts of a process are slower, hit or not; theirs are not counted."""
         for question in document.QUESTIONS[:2]:
-            conversation = document.messages(self.document, question)
-            ask(engine.port, conversation, salt="warm up", max_tokens=2)
+            self._uncounted(engine, question)
         _settle(engine)
+
+    def wake(self, engine: EngineProcess) -> None:
+        """After seconds of idleness an engine is slow, wherever the document lies: what it is asked
+        from the pool comes right after another question, as what it has in its own pages does."""
+        self._uncounted(engine, document.QUESTIONS[1])
+
+    def _uncounted(self, engine: EngineProcess, question: str) -> None:
+        conversation = document.messages(self.document, question)
+        ask(engine.port, conversation, salt="warm up", max_tokens=2)
 
 
 def tell(cast: Cast, note: Callable[[str], None]) -> Generator[Row, None, None]:
@@ -104,6 +112,7 @@ def tell(cast: Cast, note: Callable[[str], None]) -> Generator[Row, None, None]:
         for number in range(cast.rounds):
             yield cast.ask(a, COLD, 0, number)
             _settle(a)
+            cast.wake(b)
             yield cast.ask(b, POOL, 1, number)
             yield cast.ask(b, LOCAL, 2, number)
         note("engine A is killed and started again")
