@@ -11,10 +11,10 @@ each round brings a prompt that none has seen and begins with another engine:
 
 The last two alternate, `--pairs` times a round, engine after engine. `vllm` has no connector and
 only the first two: what carrying one costs.
+
 Rows as of the other benches, on stdout, with `ratio`: pool over local of the same engine, and
-`more_us`:
-the median of what a try from the pool took more than the local one right before it. Rivals:
-`mooncake` (MooncakeStoreConnector, over TCP) and `lmcache` (LMCacheMPConnector). They need
+`more_us`: the median of what a try from the pool took more than the local one right before it.
+Rivals: `mooncake` (MooncakeStoreConnector, over TCP) and `lmcache` (LMCacheMPConnector). They need
 
     pip install --no-deps lmcache==0.5.6 aiofile caio sortedcontainers aiofiles \\
         mooncake-transfer-engine-non-cuda==0.3.13.post1
