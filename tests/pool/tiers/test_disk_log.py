@@ -1,3 +1,4 @@
+import errno
 import os
 import resource
 from collections.abc import Iterator
@@ -259,6 +260,31 @@ def test_an_object_is_removed_though_the_disk_takes_no_byte_more(tmp_path: Path)
     after = opened(killed)
     assert 1 not in {entry.slot for entry in after.entries()}
     after.close()
+
+
+def test_a_write_that_failed_to_reach_the_index_is_not_found_by_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer was told that it failed: nobody would ever remove it."""
+    log = opened(tmp_path / "a", sync=True)
+    kept = put(log, 1)
+    index = (tmp_path / "a" / "index").stat().st_ino
+    flush = os.fdatasync
+
+    def broken(descriptor: int) -> None:
+        if os.fstat(descriptor).st_ino == index:
+            raise OSError(errno.EIO, "the disk does not answer")
+        flush(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", broken)
+        assert log.write(*made(2)) is Status.UNREACHABLE
+        assert log.erase(2, 1) is Status.MOVED  # as its agent does
+    later = opened(as_killed(tmp_path / "a", tmp_path / "b"), sync=True)
+    assert (got(later, 1), got(later, 2)) == (kept, Status.MOVED)
+    assert put(log, 3) == got(log, 3)
+    log.close()
+    later.close()
 
 
 def test_away_for_too_long_comes_back_empty(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,13 +42,19 @@ class IndexFile:
         return cls(directory, incarnation, len(raw))
 
     def append(self, record: bytes, flush: bool) -> None:
-        """A piece of a record that did not fit is written over by the next one."""
-        written = os.pwrite(self._file, record, self.end)
-        if written != len(record):
-            raise OSError(28, f"{written} of {len(record)} bytes of the index written")
+        """When it raises, the index does not say it: a next start must not believe what the
+        caller was told has failed."""
+        try:
+            written = os.pwrite(self._file, record, self.end)
+            if written != len(record):
+                raise OSError(28, f"{written} of {len(record)} bytes of the index written")
+            if flush:
+                os.fdatasync(self._file)
+        except OSError:
+            with contextlib.suppress(OSError):  # else the next record is written over it
+                os.ftruncate(self._file, self.end)
+            raise
         self.end += written
-        if flush:
-            os.fdatasync(self._file)
 
     def flush(self) -> None:
         os.fdatasync(self._file)
