@@ -322,6 +322,30 @@ def test_a_crash_of_the_machine_is_survived_with_sync_only(
         after.close()
 
 
+def test_a_log_whose_data_was_not_flushed_is_not_said_to_be_closed_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opened(tmp_path / "a", boot_id="one")
+    data = put(log, 1)
+    unwilling = bucket(tmp_path / "a").stat().st_ino
+    flush = os.fdatasync
+
+    def broken(descriptor: int) -> None:
+        if os.fstat(descriptor).st_ino == unwilling:
+            raise OSError(errno.EIO, "the disk does not answer")
+        flush(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", broken)
+        log.close()
+    crashed = opened(as_killed(tmp_path / "a", tmp_path / "b"), boot_id="two")
+    assert crashed.entries() == [] and crashed.why_empty == "the machine went down under it"
+    crashed.close()
+    restarted = opened(tmp_path / "a", boot_id="one")
+    assert got(restarted, 1) == data
+    restarted.close()
+
+
 def test_notes_outlive_the_process_and_the_rewriting_of_the_index(tmp_path: Path) -> None:
     log = DiskLog(tmp_path, 64 << 20)
     log.save(Notes(term=7, instance=b"i" * 16, tombstones={b"d" * 16: (3, 4)}))

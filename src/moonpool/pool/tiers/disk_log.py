@@ -271,14 +271,17 @@ class DiskLog(IndexedStore):
     # The rest.
 
     def close(self) -> None:
-        """All is on the medium afterwards, and said to be."""
+        """All is on the medium afterwards, and said to be, if the medium took it."""
         with self._lock:
             if self._closed:
                 return
-            with contextlib.suppress(OSError):
-                for file in self._files.values():
+            flushed = True
+            for file in self._files.values():
+                try:
                     file.flush()
-            self._end()
+                except OSError:
+                    flushed = False  # another boot of the machine believes nothing here
+            self._end(flushed)
             for file in self._files.values():
                 file.give_up()
 

@@ -94,17 +94,17 @@ class IndexedStore:
         with self._lock:
             self.counts[name] = self.counts.get(name, 0) + 1
 
-    def _end(self) -> bool:
-        """The index says that all was closed in order. False: it was already."""
+    def _end(self, flushed: bool = True) -> None:
+        """The index says that all was closed in order, if what it names was `flushed`."""
         with self._lock:
             if self._closed:
-                return False
+                return
             self._closed = True
-            with contextlib.suppress(OSError):
-                self._log.append(record(Kind.CLOSED, b""), True)
+            if flushed:
+                with contextlib.suppress(OSError):
+                    self._log.append(record(Kind.CLOSED, b""), True)
             self._log.close()
             os.close(self._owner)
-        return True
 
     def _forget_index(self) -> None:
         (self._directory / INDEX_NAME).unlink(missing_ok=True)
