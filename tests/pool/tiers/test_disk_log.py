@@ -4,6 +4,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from moonpool.core.errors import SegmentLocked
 from moonpool.pool.tiers.base import Notes, Status
 from moonpool.pool.tiers.disk_log import DiskLog
 from moonpool.pool.tiers.log_format import FILE_HEADER_BYTES, OBJECT_HEADER_BYTES
+from moonpool.pool.tiers.log_index import BucketUse
 from tests.pool.tiers.disk_rig import LIMIT, as_killed, bucket, flip, got, made, opened, put
 
 
@@ -285,6 +287,33 @@ def test_a_write_that_failed_to_reach_the_index_is_not_found_by_the_next_start(
     assert put(log, 3) == got(log, 3)
     log.close()
     later.close()
+
+
+class GuardedBuckets(dict[int, BucketUse]):
+    """Who walks over them holds the log's lock: an erasure in another thread takes some away."""
+
+    def __init__(self, log: DiskLog) -> None:
+        super().__init__(log._index.buckets)
+        self._lock: Any = log._lock
+
+    def values(self) -> Any:
+        assert self._lock._is_owned()
+        return super().values()
+
+    def items(self) -> Any:
+        assert self._lock._is_owned()
+        return super().items()
+
+
+def test_buckets_are_walked_over_under_the_lock_only(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log._index.buckets = GuardedBuckets(log)
+    for slot in range(150):  # beyond the limit: some are copied out
+        log.write(*made(slot, size=30_000))
+        if slot % 4:
+            log.erase(slot - 10, 1)
+    assert log.usage()["copied_out"] > 0
+    log.close()
 
 
 def test_away_for_too_long_comes_back_empty(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ class DiskLog(IndexedStore):
             return {
                 "objects": len(self._index.objects),
                 "size_bytes": self._index.size_bytes,
-                "file_bytes": self._index.file_bytes + self._log.end,
+                "file_bytes": self._taken(),
                 "limit_bytes": self.limit_bytes,
                 "buckets": len(self._index.buckets),
                 **self.counts,
@@ -136,9 +136,14 @@ class DiskLog(IndexedStore):
 
     # Room.
 
+    def _taken(self) -> int:
+        """Bytes of all files. Under the lock: an erasure may give a bucket up meanwhile."""
+        with self._lock:
+            return self._index.file_bytes + self._log.end
+
     def _room_for(self, length: int, limit: int) -> bool:
         """Copies out and gives up buckets until it fits; False when nothing more would come."""
-        while self._index.file_bytes + self._log.end + length + self._align > limit:
+        while self._taken() + length + self._align > limit:
             start = aligned(FILE_HEADER_BYTES, self._align)
             with self._lock:
                 number = self._index.most_garbage(self._open_bucket, start)
@@ -166,7 +171,7 @@ class DiskLog(IndexedStore):
             head = object_header(entry, self.incarnation)
             length = data_offset(entry, self._align) + entry.size
             length = aligned(length, self._align) if self._direct else length
-            if self._index.file_bytes + self._log.end + length > self.limit_bytes:
+            if self._taken() + length > self.limit_bytes:
                 return False
             place = self._append(head, data, length)
             with self._lock:
