@@ -194,6 +194,8 @@ class _Connection(asyncio.Protocol):
             raise ProtocolMismatch("a tier is asked for reads and nothing else")
         if self._answering is not None and not self._answering.done():
             raise BadFrame("a tier answers one read at a time on one connection")
+        if self._transport.get_write_buffer_size() > ANSWER_BYTES_MAX:
+            raise BadFrame("a client asks for more and does not take the answers")
         self._answering = asyncio.get_running_loop().create_task(self._answer(message))
 
     async def _answer(self, message: TierRead) -> None:
@@ -216,7 +218,10 @@ class _Connection(asyncio.Protocol):
             self._transport.write(encode_frame(frame.kind, frame.payload))
         else:
             log.warning("a client of the tier: %s", error)
-        self._transport.close()
+        if self._transport.get_write_buffer_size() > ANSWER_BYTES_MAX:
+            self._transport.abort()  # nobody takes it: closing would wait for ever
+        else:
+            self._transport.close()
 
     def _too_slow(self) -> None:
         if not self._handshake.accepted:

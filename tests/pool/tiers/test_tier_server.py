@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -208,3 +209,29 @@ def test_bad_input_costs_the_connection_only(served: Served) -> None:
     ):
         assert not talk(served, frame)
     assert served.read(entry)[1] == [data]
+
+
+def test_a_client_that_takes_no_answer_is_cut_off(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moonpool.pool.tier_server.ANSWER_BYTES_MAX", 1 << 20)
+    entry, _ = served.keep(1, size=1 << 20)
+    columns = (np.array([n], np.uint64).tobytes() for n in (entry.generation, 0, entry.size))
+    slot = np.array([entry.slot], np.uint32).tobytes()
+    ask = messages_tier.encode(messages_tier.TierRead(1, slot, *columns))
+    clock = SystemClock()
+    deadline = Deadline.after(clock.monotonic(), WAIT_S)
+    stream = served.port._take(deadline)
+    asked = 0
+    try:
+        while served.server.connections and asked < 64:  # more than sockets hold
+            stream.send(Kind.MESSAGE, ask, deadline)
+            asked += 1
+            while served.server.reads < asked and served.server.connections:
+                deadline.check(clock.monotonic(), "wait for an answer")
+                time.sleep(0.001)
+    except ConnectionError:
+        pass  # the server has hung up
+    finally:
+        stream.close()
+    assert 1 < asked < 64
