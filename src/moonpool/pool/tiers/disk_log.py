@@ -17,6 +17,7 @@ from moonpool._core import crc32c
 from moonpool.pool.tiers.base import WHOLE, Buffer, Entry, Status
 from moonpool.pool.tiers.bucket_file import DIRECT_ALIGN, PLAIN_ALIGN, BucketFile
 from moonpool.pool.tiers.disk_recovery import BUCKET_SUFFIX, Found, bucket_path, recover
+from moonpool.pool.tiers.index_file import flush_folder
 from moonpool.pool.tiers.indexed_store import IndexedStore
 from moonpool.pool.tiers.log_format import (
     BUCKET_MAGIC,
@@ -126,6 +127,8 @@ class DiskLog(IndexedStore):
         self._next_bucket += 1
         file = BucketFile(bucket_path(self._directory, number), self._direct)
         file.put(0, file_header(BUCKET_MAGIC, self._align, self.incarnation, number))
+        if self._sync:
+            flush_folder(self._directory)
         with self._lock:
             self._files[number], self._aligns[number] = file, self._align
             start = aligned(FILE_HEADER_BYTES, self._align)

@@ -39,6 +39,7 @@ class IndexFile:
             file.flush()
             os.fsync(file.fileno())
         path.replace(directory / INDEX_NAME)
+        flush_folder(directory)
         return cls(directory, incarnation, len(raw))
 
     def append(self, record: bytes, flush: bool) -> None:
@@ -60,7 +61,18 @@ class IndexFile:
         os.fdatasync(self._file)
 
     def close(self) -> None:
-        os.close(self._file)
+        """A writer that hung until now gets an error, not another file of this number."""
+        descriptor, self._file = self._file, -1
+        os.close(descriptor)
+
+
+def flush_folder(directory: Path) -> None:
+    """The names in it reach the medium: a file without its name is lost, whatever is in it."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_index(directory: Path) -> tuple[bytes, Replay] | None:

@@ -13,7 +13,6 @@ import msgspec
 
 from moonpool.pool.tiers.base import Entry, Notes
 from moonpool.pool.tiers.log_format import (
-    FILE_HEADER_BYTES,
     Kind,
     Place,
     Record,
@@ -49,7 +48,6 @@ class LogIndex:
         self.buckets: dict[int, BucketUse] = {}
         self.notes = Notes()
         self.size_bytes = 0  # of the objects, without headers and padding
-        self.live_records_bytes = FILE_HEADER_BYTES  # of an index that says only what is so
 
     def apply(self, records: Iterable[Record], incarnation: bytes) -> int:
         """Replay; how many records made no sense."""
