@@ -251,6 +251,18 @@ def test_a_full_disk_is_no_space_and_hurts_nothing_that_is_there(tmp_path: Path)
     after.close()
 
 
+def test_a_bucket_that_cannot_be_begun_leaves_no_file_behind(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    files, open_files = {*tmp_path.iterdir()}, len(os.listdir("/proc/self/fd"))
+    with files_of_at_most(10):
+        for slot in range(5):
+            assert log.write(*made(slot)) is Status.NO_SPACE
+        assert len(os.listdir("/proc/self/fd")) == open_files
+        assert {*tmp_path.iterdir()} == files
+    assert put(log, 6) == got(log, 6)
+    log.close()
+
+
 def test_an_object_is_removed_though_the_disk_takes_no_byte_more(tmp_path: Path) -> None:
     log = opened(tmp_path)
     put(log, 1)

@@ -126,9 +126,14 @@ class DiskLog(IndexedStore):
         number = self._next_bucket
         self._next_bucket += 1
         file = BucketFile(bucket_path(self._directory, number), self._direct)
-        file.put(0, file_header(BUCKET_MAGIC, self._align, self.incarnation, number))
-        if self._sync:
-            flush_folder(self._directory)
+        try:
+            file.put(0, file_header(BUCKET_MAGIC, self._align, self.incarnation, number))
+            if self._sync:
+                flush_folder(self._directory)
+        except OSError:
+            file.give_up()
+            file.path.unlink(missing_ok=True)
+            raise
         with self._lock:
             self._files[number], self._aligns[number] = file, self._align
             start = aligned(FILE_HEADER_BYTES, self._align)
