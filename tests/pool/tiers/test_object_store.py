@@ -136,6 +136,22 @@ def test_a_back_end_that_is_away_costs_its_own_calls(tmp_path: Path) -> None:
     store.close()
 
 
+def test_an_earlier_life_is_swept_though_the_back_end_was_away_at_first(tmp_path: Path) -> None:
+    remote = LocalStore(tmp_path / "remote", mkdir=True)
+    store = store_in(tmp_path / "a", remote)
+    put(store, 1)
+    store.close()
+    later = store_in(tmp_path / "b", remote)
+    (tmp_path / "remote").rename(tmp_path / "away")
+    (tmp_path / "remote").write_text("no folder")
+    assert later.write(*made(2)) is Status.UNREACHABLE
+    (tmp_path / "remote").unlink()
+    (tmp_path / "away").rename(tmp_path / "remote")
+    put(later, 3)
+    assert len(names(remote)) == 1
+    later.close()
+
+
 def test_a_removal_that_cannot_be_kept_costs_the_index_not_the_promise(
     remote: "Remote", tmp_path: Path
 ) -> None:

@@ -125,11 +125,11 @@ class ObjectStore(IndexedStore):
         import obstore
 
         if not self._swept:
-            self._swept = True
             with self._lock:
                 kept = {self._name(*_slot_of(one)) for one in self._index.objects.values()}
             for page in obstore.list(self._remote, self._prefix + "/"):
                 self._garbage.extend(one["path"] for one in page if one["path"] not in kept)
+            self._swept = True
         while self._garbage:
             some = [self._garbage[i] for i in range(min(DELETE_MAX, len(self._garbage)))]
             for name in some:
