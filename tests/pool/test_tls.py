@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import re
 import socket
+import struct
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -20,15 +21,17 @@ import trustme
 
 from moonpool.core.admin_section import AdminConfig
 from moonpool.core.clock import Deadline, SystemClock
-from moonpool.core.errors import BadConfig, MoonpoolError, Refused, TransferError
+from moonpool.core.errors import BadConfig, MoonpoolError, Refused, TransferError, Unreachable
 from moonpool.core.sections import ClientConfig, MasterConfig, NodeConfig
+from moonpool.core.stream import FrameStream
 from moonpool.core.tls import client_context, server_context
+from moonpool.core.wire import Kind
 from moonpool.dashboard.process import admin_child
 from moonpool.pool import messages as m
 from moonpool.pool.aio import AsyncPool
 from moonpool.pool.aio_shell import AsyncShell
 from moonpool.pool.cluster import Cluster, local_directory
-from moonpool.pool.link import BlockingLink
+from moonpool.pool.link import BlockingLink, encrypted
 from moonpool.pool.openers import PortOpener
 from moonpool.pool.pool import Pool
 from moonpool.pool.shell import BlockingShell
@@ -232,12 +235,32 @@ def test_a_server_with_an_expired_certificate(papers: Papers) -> None:
         thread.join()
 
 
-def _greet(listening: socket.socket, context: Any) -> None:
+def _greet(listening: socket.socket, context: Any, reset: bool = False) -> None:
     sock, _ = listening.accept()
+    if reset:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     try:
         context.wrap_socket(sock, server_side=True).close()
     except OSError:
         sock.close()
+
+
+def test_a_server_that_ends_without_a_word_is_unreachable_not_refused(papers: Papers) -> None:
+    """Whoever is refused does not try again: a master that starts anew must not look like that."""
+    context = server_context(MasterConfig(port=0, **papers.issued("mute")))
+    assert context is not None
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=_greet, args=(listening, context), kwargs={"reset": True})
+        thread.start()
+        tls = client_context(ClientConfig(tls_ca=papers.ours))
+        assert tls is not None
+        sock = socket.create_connection(listening.getsockname(), timeout=10)
+        stream = FrameStream(encrypted(sock, tls, "127.0.0.1", "it"))
+        thread.join()
+    deadline = Deadline.after(SystemClock().monotonic(), 10)
+    with pytest.raises(Unreachable):
+        while True:  # what was sent before its end came here is nobody's
+            stream.send(Kind.HELLO, b"x", deadline)
 
 
 def test_the_admin_service_speaks_it_too(mutual: Doors, papers: Papers) -> None:

@@ -70,7 +70,10 @@ def _no_password() -> bytes:
 
 
 def tls_error(what: str, error: OSError) -> TransferError:
-    """A handshake that failed, or an alert that came in its place, as an error of our tree."""
+    """A handshake that failed, or an alert that came in its place, as an error of our tree. An end
+    without a word says nothing of why: it is Unreachable, as without TLS."""
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return Unreachable(f"{what}: the other end closed the connection")
     if not isinstance(error, ssl.SSLError):
         return Unreachable(f"{what}: {error}")
     text = str(error)
