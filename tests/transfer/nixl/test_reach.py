@@ -7,7 +7,7 @@ import pytest
 from moonpool.core.host import host_id
 from moonpool.transfer.info_page import EngineInfo, NixlInfo
 from moonpool.transfer.nixl import reach
-from moonpool.transfer.nixl.library import _prepare, has_rdma
+from moonpool.transfer.nixl.package import _prepare, has_rdma
 
 HERE = EngineInfo(host=host_id(), pid=1, nixl=NixlInfo("agent", b"", {"kv": (4096, 8)}))
 THERE = EngineInfo(host="elsewhere", pid=1, nixl=HERE.nixl)

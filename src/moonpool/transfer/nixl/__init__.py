@@ -6,7 +6,7 @@ sure to touch nothing. So each engine has two, one that others read from and one
 op that must end while NIXL still works on it ends when the moving agent has been torn down.
 """
 
-from moonpool.transfer.nixl.library import installed
+from moonpool.transfer.nixl.package import installed
 from moonpool.transfer.nixl.transport import NixlTransport, open_nixl
 
 __all__ = ["NixlTransport", "installed", "open_nixl"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from moonpool.core.errors import BadInput, MoonpoolError, ProtocolMismatch, Refused, Unreachable
 from moonpool.transfer.base import U64
-from moonpool.transfer.nixl.library import Library
+from moonpool.transfer.nixl.package import Library
 from moonpool.transfer.nixl.pieces import DRAM, Far
 
 _HERE: Final = "NIXL_INIT_AGENT"

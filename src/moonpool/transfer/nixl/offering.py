@@ -12,7 +12,7 @@ from moonpool.core.errors import BadInput
 from moonpool.transfer.base import U8
 from moonpool.transfer.info_page import NixlInfo
 from moonpool.transfer.nixl.agent import Agent
-from moonpool.transfer.nixl.library import load
+from moonpool.transfer.nixl.package import load
 from moonpool.transfer.segment import Segment
 
 

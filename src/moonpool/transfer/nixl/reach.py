@@ -2,7 +2,7 @@
 
 from moonpool.core.host import host_id
 from moonpool.transfer.info_page import EngineInfo
-from moonpool.transfer.nixl.library import has_rdma
+from moonpool.transfer.nixl.package import has_rdma
 
 
 def why_not(here: bool, info: EngineInfo | None, segment: str, hung: str) -> str:

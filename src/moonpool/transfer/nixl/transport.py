@@ -15,10 +15,10 @@ from moonpool.core.sections import TransferConfig
 from moonpool.transfer.base import OpState, Transfer
 from moonpool.transfer.file_segment import FileSegment
 from moonpool.transfer.nixl.agent import Agent
-from moonpool.transfer.nixl.library import load
 from moonpool.transfer.nixl.mover import Mover
 from moonpool.transfer.nixl.offering import NixlOffering
 from moonpool.transfer.nixl.op import NixlOp
+from moonpool.transfer.nixl.package import load
 from moonpool.transfer.op import Op, expired
 from moonpool.transfer.segment import RemoteSegment
 
