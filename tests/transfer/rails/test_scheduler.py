@@ -62,6 +62,26 @@ def test_an_empty_op_is_over_at_once() -> None:
     assert one.step(0.0).ended == [(number, Ending.DONE, "")] and one.wake_s() == math.inf
 
 
+def test_slices_that_arrived_are_not_open_any_more() -> None:
+    one = scheduler(slices_max=4)
+    for _ in range(3):
+        number = one.submit("p", [(1, 1)] * 3, 99.0)
+        for post in (posts := one.step(0.0).posts):
+            one.done(post.ticket, 0.0)
+        assert len(posts) == 3 and one.step(0.0).ended == [(number, Ending.DONE, "")]
+    # Of one that is cancelled half-way, the rest is given back, too.
+    number = one.submit("p", [(1, 1)] * 4, 99.0)
+    first, *others = one.step(0.0).posts
+    one.done(first.ticket, 0.0)
+    one.cancel(number)
+    for post in others:
+        one.failed(post.ticket, 0.0, "cancelled")
+    assert [ended.ending for ended in one.step(0.0).ended] == [Ending.CANCELLED]
+    one.submit("p", [(1, 1)] * 4, 99.0)
+    with pytest.raises(TooManyOps, match="slices_max"):
+        one.submit("p", [(1, 1)], 99.0)
+
+
 def test_what_no_rail_can_help_fails_at_once() -> None:
     one = scheduler(2)
     one.submit("p", [(1, 1)] * 3, 9.0)

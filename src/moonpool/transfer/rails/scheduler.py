@@ -157,6 +157,7 @@ class RailScheduler:
         piece = self._tickets.pop(ticket).done(ticket, now_s)
         op = self._ops[piece.op]
         op.left -= 1
+        self._slices -= 1
         self._over(piece)
 
     def wants(self, ticket: int) -> bool:
