@@ -149,7 +149,7 @@ class Soak:
         op, slot.op = slot.op, None
         assert op is not None
         result = op.result
-        self._note(f"{slot.kind} {result.state}")
+        self._note(f"{slot.kind} {result.state}", "" if result.ok else repr(result.error))
         if result.state is not OpState.DONE:
             assert isinstance(result.error, _EXPECTED), repr(result.error)
         if isinstance(result.error, PeerRestarted):
@@ -265,6 +265,8 @@ class Soak:
             op = self.engine.read(memory, None, self._far(), None, deadline=30.0)
             op.wait()
             there = memory.array if op.result.ok else None
+            if there is None:
+                self._note("not there", f"{op.result.error!r} of {self.peer!r}")
         for at, slot in enumerate(self.slots):
             self._check(there[_part(at)], slot.far, f"what the peer holds in slot {at}")
         self._look_at_idle_slots()
@@ -275,9 +277,9 @@ class Soak:
         assert self.engine.runner.striper.scheduler.open_ops == 0
         assert {view.peer for view in views} == {self.peer.rails.key}, "rails of dead peers"
 
-    def _note(self, what: str) -> None:
+    def _note(self, what: str, why: str = "") -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
-        self.log.append(f"{time.monotonic():.4f} {what}")
+        self.log.append(f"{time.monotonic():.4f} {what} {why}".rstrip())
 
 
 def _part(at: int) -> slice:
