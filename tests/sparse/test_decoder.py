@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import moonpool
-from moonpool.core.errors import BadInput, LayoutMismatch, PrefixGone
-from moonpool.sparse import HotBuffer, PrefixStore, SparsePool
+from moonpool.core.errors import BadInput, Closed, LayoutMismatch, PrefixGone
+from moonpool.sparse import HotBuffer, PrefixStore, SparsePool, SparseReader
 from moonpool.sparse.decoder import Prefix, Session, follow, packaged, prefill, prefix_key, put
 from moonpool.sparse.decoder.conversation import conversation
 from moonpool.sparse.decoder.weights import F32
@@ -142,6 +142,49 @@ def test_a_removed_prefix_is_opened_again(said: Spoken, want: F32, tmp_path: Pat
                 logits.append(session.step(token))
             assert np.array_equal(np.stack(logits), want)
             assert session.counts == (STEPS, 0)
+
+
+def test_a_prefix_that_goes_while_it_is_opened_leaves_no_reader_open(
+    said: Spoken, want: F32, tmp_path: Path
+) -> None:
+    """Neither at the start, nor later, when the session goes on over rows of its own; one that
+    cannot go on is closed."""
+    opened: list[SparseReader] = []
+
+    def write() -> None:
+        with rows.writer("a", TOKENS) as writer:
+            put(said.prefix, writer)
+            writer.seal(TOKENS)
+
+    def vanishing() -> SparseReader:
+        opened.append(rows.reader("a"))
+        if len(opened) != 2:
+            rows.remove("a")
+            write()
+        return opened[-1]
+
+    with stored(said, tmp_path, lease_s=0.0) as rows:
+        with pytest.raises(PrefixGone):
+            Session(said.weights, vanishing, said.last, top_k=None)
+        hot = HotBuffer(said.weights.layout, 2 * TOP_K)
+        with Session(
+            said.weights,
+            vanishing,
+            said.last,
+            top_k=TOP_K,
+            hot=hot,
+            use_hint=True,
+            recompute=lambda: said.prefix,
+        ) as session:
+            rows.remove("a")
+            write()
+            assert np.array_equal(follow(session, said.talk).logits, want)
+            assert session.counts == (0, 1) and len(opened) == 3
+        for reader in opened:
+            with pytest.raises(Closed):
+                reader.gather(0, [0])
+        with pytest.raises(Closed, match="begin another one"):
+            session.step(0)
 
 
 @pytest.mark.parametrize("at", range(STEPS))

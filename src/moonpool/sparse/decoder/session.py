@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from moonpool.core.errors import BadInput, LayoutMismatch, PrefixGone
+from moonpool.core.errors import BadInput, Closed, LayoutMismatch, PrefixGone
 from moonpool.sparse.decoder import arithmetic
 from moonpool.sparse.decoder.prefill import Prefix, local_reader
 from moonpool.sparse.decoder.shape import PAGE_TOKENS
@@ -82,7 +82,8 @@ class Session:
 
     @property
     def reader(self) -> SparseReader:
-        assert self._reader is not None, "this session is closed"
+        if self._reader is None:
+            raise Closed("this session is closed, or its prefix is gone; begin another one")
         return self._reader
 
     @property
@@ -170,6 +171,13 @@ class Session:
 
     def _begin(self, reader: SparseReader) -> None:
         self._reader = reader
+        try:
+            self._load(reader)
+        except BaseException:  # nobody else has this reader to close it
+            self.close()
+            raise
+
+    def _load(self, reader: SparseReader) -> None:
         self._keys: dict[int, U8] = {}
         self._whole: arithmetic.F16 | None = None
         self._stream = reader.load_index(ahead=self._keys_ahead)
