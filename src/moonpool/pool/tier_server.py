@@ -77,7 +77,13 @@ class TierServer:
     async def start(self, host: str) -> str:
         """Raises OSError; returns "host:port"."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), host, 0, ssl=self._tls)
+        self._server = await loop.create_server(
+            lambda: _Connection(self),
+            host,
+            0,
+            ssl=self._tls,
+            ssl_handshake_timeout=HANDSHAKE_S if self._tls else None,
+        )
         name, port = self._server.sockets[0].getsockname()[:2]
         return f"{name}:{port}"
 

@@ -176,9 +176,11 @@ class _Side(asyncio.Protocol):
 
     def join(self, other: _Side) -> None:
         self.other = other
-        if self._transport is not None:
-            with suppress(RuntimeError):  # it was never paused
-                self._transport.resume_reading()
+        if self._transport is None:
+            other.close()  # this end was lost before there was an other to tell
+            return
+        with suppress(RuntimeError):  # it was never paused
+            self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         assert self.other is not None
