@@ -369,6 +369,10 @@ def test_the_pool_names_blocks_as_an_engine_did(form: object) -> None:
     assert of_pool() == 96
     told(bare | {"block_hashes": [7, 8]})
     assert of_pool() == 96
+    told(bare | {"block_hashes": [7, 8], "lora_name": "AllBlocksCleared"})  # an adapter of any name
+    assert of_pool() == 96
+    told({"type": "AllBlocksCleared"} if form is as_map else ["AllBlocksCleared"], bare)
+    assert of_pool() == 160
     brain.intake.forget_pool()
     assert of_pool() == 0
     with pytest.raises(BadInput):

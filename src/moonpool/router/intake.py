@@ -13,6 +13,8 @@ from moonpool.router.fleet import Fleet, Member
 from moonpool.router.hashing import prefix_seed
 from moonpool.router.index import GUESS_SLOTS, POOL_PLACE, Applied, PrefixIndex
 
+_CLEARED = b"AllBlocksCleared"
+
 
 class Intake:
     """Events of all workers. Counts and problems are kept with the member."""
@@ -61,7 +63,7 @@ class Intake:
     def _cleared_first(self, message: bytes) -> bytes:
         """A whole account begins with its clearing: done once, not for each model again."""
         batch = msgspec.msgpack.decode(message, type=tuple[float, list[msgspec.Raw], int])
-        if not batch[1] or b"AllBlocksCleared" not in bytes(batch[1][0]):
+        if not batch[1] or not _clears(batch[1][0]):
             return message
         self.forget_pool()
         return msgspec.msgpack.encode((batch[0], batch[1][1:], batch[2]))
@@ -121,6 +123,16 @@ class Intake:
             else:
                 member.drifted.pop((place, slot), None)
         return applied
+
+
+def _clears(event: msgspec.Raw) -> bool:
+    """The event in either form, a map or an array, is AllBlocksCleared."""
+    if _CLEARED not in bytes(event):
+        return False
+    match msgspec.msgpack.decode(event):
+        case {"type": kind} | [kind, *_]:
+            return bool(kind == _CLEARED.decode())
+    return False
 
 
 def _place_of_rank(member: Member, rank: int) -> int:
