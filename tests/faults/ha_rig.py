@@ -135,6 +135,7 @@ class Fleet:
                     if (
                         seen.leader is not None
                         and seen.beat_revision
+                        and not seen.beat.resigned
                         and seen.leader.address == child.address
                         and child.process.poll() is None
                         and not self.stat(child).get("stands_by", True)

@@ -20,6 +20,7 @@ def seen(beat_revision: int, leader: LeaderRecord | None = A) -> Seen:
 def test_nobody_ever_led_or_the_last_one_resigned() -> None:
     assert Patience(1.0).ripe(NOBODY, 0.0, 0.0)
     assert Patience(1.0).ripe(Seen(A, 3, Beat(0), 0), 0.0, 0.0)
+    assert Patience(1.0).ripe(Seen(A, 3, Beat(7, ("n0",), resigned=True), 9), 0.0, 0.0)
 
 
 def test_a_leader_is_given_a_lease_from_its_last_beat() -> None:
@@ -63,10 +64,14 @@ def test_the_lead_is_one_master_s_alone(etcd: str) -> None:
         theirs = second.claim(second.read(), LeaderRecord(2, "b:1", "bb"), [])
         assert theirs
         assert not first.renew(mine, 3, [])
-        first.resign(mine)  # not its lead any more
-        assert second.renew(theirs, 1, [])
-        second.resign(theirs)
-        assert first.read().beat_revision == 0
+        first.resign(mine, [])  # not its lead any more
+        assert not second.read().beat.resigned
+        assert second.renew(theirs, 1, ["n0"])
+        second.resign(theirs, ["n0"])
+        assert first.read().beat == Beat(0, ("n0",), resigned=True)  # clients may still read n0
+        with EtcdClient(etcd) as client:
+            client.delete(first.leader_key)
+        second.resign(theirs, [])  # somebody has cleared the keys
     finally:
         first.close()
         second.close()

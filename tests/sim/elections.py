@@ -112,6 +112,7 @@ class ElectedMaster(MasterActor):
         self.sessions = {}
         self.leading, self.revision = False, 0
         self.record = LeaderRecord(0, "", "")
+        self.claimed_at = -math.inf
         self.patience = Patience(LEASE_S)
         self.machine = MasterMachine(
             self.config, instance=self.world.random.randbytes(16), stand_by=True
@@ -144,11 +145,11 @@ class ElectedMaster(MasterActor):
         if seen is None or self.leading:
             return
         if seen.leader is not None and seen.leader == self.record:
-            self._lead(seen, seen.leader_revision, asked_at)  # its answer was lost
+            self._lead(seen, seen.leader_revision, self.claimed_at)  # its answer was lost
         elif self.patience.ripe(seen, asked_at, self.world.now):
             now = self.world.now
             record = LeaderRecord(next_term(seen, self.world.wall_ms()), self.name, "")
-            self.record = record
+            self.record, self.claimed_at = record, now
             nodes = {*seen.beat.nodes, *self.machine.known_nodes}
             self.etcd.ask(
                 self,

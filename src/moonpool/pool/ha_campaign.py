@@ -62,6 +62,7 @@ class Campaign:
         self._revision = 0
         self._number = 0
         self._record = LeaderRecord(0, "", "")
+        self._claimed_at = -math.inf
         self._said = ""
 
     async def run(self) -> None:
@@ -89,7 +90,10 @@ class Campaign:
         """After `run` has ended: let others lead and be found, at once."""
         try:
             if self.leading:
-                await self._ask(lambda: self._registry.resign(self._revision))
+                # First of all: who takes the lead now does not wait for a lease of ours.
+                self._candidate.leads_until(-math.inf)
+                names = self._candidate.known_nodes()[:NODES_MAX]
+                await self._ask(lambda: self._registry.resign(self._revision, names))
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._roster_thread, self._roster.leave)
         except MoonpoolError as error:
@@ -104,8 +108,9 @@ class Campaign:
         seen = await self._ask(self._registry.read)
         if seen.leader is not None:
             if seen.leader.instance == self._record.instance and self._record.instance:
-                # We claimed and the answer was lost: the record is ours after all.
-                await self._take(seen, seen.leader_revision, seen.leader, asked_at)
+                # We claimed and the answer was lost: the record is ours after all, and the others'
+                # patience counts from when it came.
+                await self._take(seen, seen.leader_revision, seen.leader, self._claimed_at)
                 return
             self._candidate.leader_is(seen.leader.address)
         if patience.ripe(seen, asked_at, self._clock.monotonic()):
@@ -115,7 +120,7 @@ class Campaign:
         term = next_term(seen, self._clock.wall_ms(), self._candidate.term_wanted())
         asked_at = self._clock.monotonic()
         record = LeaderRecord(term, self._address, self._candidate.instance_text)
-        self._record = record
+        self._record, self._claimed_at = record, asked_at
         names = self._candidate.known_nodes()
         revision = await self._ask(
             lambda: self._registry.claim(seen, record, {*seen.beat.nodes, *names})
@@ -126,7 +131,7 @@ class Campaign:
     async def _take(self, seen: Seen, revision: int, record: LeaderRecord, asked_at: float) -> None:
         self._revision, self._record, self.leading = revision, record, True
         self._candidate.leads_until(asked_at + SURE * self._lease_s)
-        known = seen.leader is not None and len(seen.beat.nodes) < NODES_MAX
+        known = seen.beat_revision != 0 and len(seen.beat.nodes) < NODES_MAX
         self._candidate.lead(record.term, set(seen.beat.nodes) if known else None)
         log.warning("this master leads under term %d", record.term)
 

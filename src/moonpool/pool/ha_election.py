@@ -30,10 +30,12 @@ class LeaderRecord(msgspec.Struct, frozen=True):
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """The value of PREFIX/beat. `nodes` may be read from by clients of this leader."""
+    """The value of PREFIX/beat. `nodes` may be read from by clients of this leader; `resigned`: it
+    leads no more, and whoever comes next takes the lead at once."""
 
     number: int
     nodes: tuple[str, ...] = ()
+    resigned: bool = False
 
 
 class Seen(NamedTuple):
@@ -57,7 +59,7 @@ class Patience:
     def ripe(self, seen: Seen, asked_at: float, answered_at: float) -> bool:
         """Whether to claim the lead now. `seen` was asked for and came at these moments."""
         revisions = (seen.leader_revision, seen.beat_revision)
-        if seen.leader is None or seen.beat_revision == 0:  # never led, or resigned
+        if seen.leader is None or seen.beat_revision == 0 or seen.beat.resigned:
             return True
         if revisions != self._revisions:
             self._revisions, self._since = revisions, answered_at

@@ -51,10 +51,11 @@ class Registry:
         beat = msgspec.json.encode(Beat(number, tuple(nodes)))
         return self.client.swap({self.leader_key: revision}, {self._beat_key: beat}).succeeded
 
-    def resign(self, revision: int) -> None:
-        """Let the others take the lead at once: the beat goes, the last term stays known."""
-        if self.client.range(self.leader_key)[0].mod_revision == revision:
-            self.client.delete(self._beat_key)
+    def resign(self, revision: int, nodes: Iterable[str]) -> None:
+        """Let the others take the lead at once, if it is still that of `revision`. The last term
+        and the nodes stay known."""
+        beat = msgspec.json.encode(Beat(0, tuple(nodes), resigned=True))
+        self.client.swap({self.leader_key: revision}, {self._beat_key: beat})
 
     def enlist(self, address: str, instance: str) -> None:
         """Say that this master runs; again and again, well within MASTER_TTL_S."""

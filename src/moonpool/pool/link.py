@@ -279,7 +279,9 @@ class AsyncLink(asyncio.Protocol):
 
     @property
     def closed(self) -> bool:
-        return self.lost.done()
+        """Nothing can be told any more; what it held may still have to go (`lost`)."""
+        closing = self._transport is not None and self._transport.is_closing()
+        return closing or self.lost.done()
 
     def abort(self) -> None:
         """Whoever waits for an answer stops waiting, with Unreachable."""

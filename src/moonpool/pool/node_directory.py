@@ -75,7 +75,7 @@ class MasterDirectory:
             log.info("masters: %s", error)
             return
         self._named = set(seen.masters)
-        if seen.leader is not None and seen.beat_revision:
+        if seen.leader is not None and seen.beat_revision and not seen.beat.resigned:
             self._named.add(seen.leader.address)
 
     async def _keep(

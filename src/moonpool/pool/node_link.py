@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from moonpool.core.clock import Clock
@@ -61,12 +62,15 @@ class Follower:
         """Until `stop`. `adopted` is called once, at the first adoption."""
         self._adopted = adopted
         ticker = asyncio.get_running_loop().create_task(self._tick_forever())
+        ticker.add_done_callback(lambda _: self.stop())  # without it nobody would hear of us
         directory = MasterDirectory(self._config.master)
         try:
             await directory.run(self._stop, self._serve_master)
         finally:
             ticker.cancel()
             directory.close()
+        with suppress(asyncio.CancelledError):
+            await ticker
 
     async def _serve_master(self, address: str) -> None:
         """One connection's life: join, then obey (or report to) it until it breaks."""
@@ -127,14 +131,14 @@ class Follower:
 
     def _tick(self) -> None:
         now = self._clock.monotonic()
-        messages = self.masters.tick(now, self._clock.boottime_ns())
         obeyed = self._links.get(self.masters.obeyed or 0)
-        if obeyed is not None and now - self.machine.heard_at > SILENCE_S:
+        silent = now - self.machine.heard_at > SILENCE_S
+        if obeyed is not None and silent and not obeyed.closed:
             master = self._config.master
             log.warning("master %s: silent for %g s; joining anew", master, SILENCE_S)
-            obeyed.close()
-            return
-        self._tell(messages)
+            obeyed.abort()  # it may not read either: close() would wait for that
+        # Those that stand by are told all the same: what a tick says of changes, it says once.
+        self._tell(self.masters.tick(now, self._clock.boottime_ns()))
 
     async def _tick_forever(self) -> None:
         while True:
