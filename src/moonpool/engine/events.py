@@ -13,19 +13,17 @@ stored): whoever asks from 0 knows everything afterwards, however long the engin
 
 from __future__ import annotations
 
-import os
 import struct
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from moonpool.cache.events import AllBlocksCleared, KvEvent, encode_batch
 from moonpool.cache.manager import CacheManager
-from moonpool.core.address import Address
 from moonpool.core.clock import Clock
 from moonpool.core.engine_section import EngineConfig
-from moonpool.core.errors import BadConfig, missing_extra
+from moonpool.core.zeromq import bound_socket, import_zmq
 
 TOPIC: Final = b""
 END: Final = b"\xff" * 8
@@ -44,7 +42,7 @@ class EventPublisher:
     """
 
     def __init__(self, cache: CacheManager, config: EngineConfig, clock: Clock) -> None:
-        self._zmq = _zmq()
+        self._zmq = import_zmq("publishing KV events (engine.events)", "engine")
         self._cache = cache
         self._clock = clock
         self._kept_max = config.events_kept
@@ -57,12 +55,16 @@ class EventPublisher:
         """Called, in another thread, when somebody asked for what the next `publish` will tell."""
         self._context = self._zmq.Context()
         try:
-            self._pub = self._socket(self._zmq.PUB, QUEUE_MESSAGES_MAX)
-            self.events = self._bind(self._pub, config.events_host, config.events_port)
+            self._pub, self.events = bound_socket(
+                *(self._zmq, self._context, self._zmq.PUB, QUEUE_MESSAGES_MAX),
+                *(config.events_host, config.events_port),
+            )
             """Where they are published, as 'tcp://host:port'."""
             # Twice an answer: what has been read gives its place back by halves of the queue only.
-            self._router = self._socket(self._zmq.ROUTER, 2 * config.events_kept + 4)
-            self.replay = self._bind(self._router, config.events_host, config.replay_port)
+            self._router, self.replay = bound_socket(
+                *(self._zmq, self._context, self._zmq.ROUTER, 2 * config.events_kept + 4),
+                *(config.events_host, config.replay_port),
+            )
             """Where messages that were missed are asked for."""
         except BaseException:
             self._context.destroy(linger=0)
@@ -153,33 +155,6 @@ class EventPublisher:
                 return False
         return True
 
-    def _socket(self, kind: int, queue: int) -> Any:
-        socket = self._context.socket(kind)
-        socket.setsockopt(self._zmq.SNDHWM, queue)
-        return socket
-
-    def _bind(self, socket: Any, host: str, port: int) -> str:
-        address = Address(host, port)
-        socket.setsockopt(self._zmq.IPV6, ":" in host)
-        try:
-            socket.bind(f"tcp://{address}")
-        except self._zmq.ZMQError as error:
-            raise BadConfig(
-                f"engine.events: cannot listen on {address}: {os.strerror(error.errno)}; "
-                "port 0 takes any free one"
-            ) from None
-        bound: bytes = socket.getsockopt(self._zmq.LAST_ENDPOINT)
-        number = int(bound.rstrip(bytes(1)).rpartition(b":")[2])
-        return f"tcp://{address._replace(port=number)}"
-
 
 def _nothing() -> None:
     """Nobody is to be woken."""
-
-
-def _zmq() -> Any:
-    try:
-        import zmq
-    except ImportError:
-        raise missing_extra("publishing KV events (engine.events)", "engine") from None
-    return zmq

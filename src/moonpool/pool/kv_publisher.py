@@ -12,14 +12,13 @@ when a node came or went, and when more than `kept_max` messages are kept, a new
 from __future__ import annotations
 
 import asyncio
-import os
 import struct
 import time
 from collections import deque
 from typing import Any, Final, NamedTuple
 
-from moonpool.core.address import Address
-from moonpool.core.errors import BadConfig, MoonpoolError, missing_extra
+from moonpool.core.errors import MoonpoolError
+from moonpool.core.zeromq import bound_socket, import_zmq
 from moonpool.pool.aio import AsyncPool
 from moonpool.pool.kv_events import Form, KvEvent, Translator, encode
 
@@ -54,7 +53,7 @@ class KvPublisher:
         self.events = self.replay = ""
         self._pool = pool
         self._settings = settings
-        self._zmq = _zmq()
+        self._zmq = import_zmq("publishing the pool's events over ZeroMQ", "admin")
         self._kept: deque[tuple[bytes, bytes]] = deque()
         self._next = 0
         self._context: Any = None
@@ -68,10 +67,14 @@ class KvPublisher:
         """Raises BadConfig when a port is taken. Needs a running loop."""
         self._context = self._zmq.asyncio.Context()
         try:
-            self._pub = self._socket(self._zmq.PUB, QUEUE_MESSAGES_MAX)
-            self.events = self._bind(self._pub, self._settings.port)
-            self._router = self._socket(self._zmq.ROUTER, 4 * self._settings.kept_max + 4)
-            self.replay = self._bind(self._router, self._settings.replay_port)
+            self._pub, self.events = bound_socket(
+                *(self._zmq, self._context, self._zmq.PUB, QUEUE_MESSAGES_MAX),
+                *(self._settings.host, self._settings.port),
+            )
+            self._router, self.replay = bound_socket(
+                *(self._zmq, self._context, self._zmq.ROUTER, 4 * self._settings.kept_max + 4),
+                *(self._settings.host, self._settings.replay_port),
+            )
         except BaseException:
             self._context.destroy(linger=0)
             raise
@@ -150,31 +153,3 @@ class KvPublisher:
                 for number, payload in [one for one in self._kept if one[0] >= first]:
                     await self._router.send_multipart([asker, b"", TOPIC, number, payload])
                 await self._router.send_multipart([asker, b"", b"", END, b""])
-
-    def _socket(self, kind: int, queue: int) -> Any:
-        socket = self._context.socket(kind)
-        socket.setsockopt(self._zmq.SNDHWM, queue)
-        return socket
-
-    def _bind(self, socket: Any, port: int) -> str:
-        address = Address(self._settings.host, port)
-        socket.setsockopt(self._zmq.IPV6, ":" in address.host)
-        try:
-            socket.bind(f"tcp://{address}")
-        except self._zmq.ZMQError as error:
-            raise BadConfig(
-                f"cannot publish events on {address}: {os.strerror(error.errno)}; "
-                "port 0 takes any free one"
-            ) from None
-        bound: bytes = socket.getsockopt(self._zmq.LAST_ENDPOINT)
-        number = int(bound.rstrip(bytes(1)).rpartition(b":")[2])
-        return f"tcp://{address._replace(port=number)}"
-
-
-def _zmq() -> Any:
-    try:
-        import zmq
-        import zmq.asyncio
-    except ImportError:
-        raise missing_extra("publishing the pool's events over ZeroMQ", "admin") from None
-    return zmq

@@ -13,7 +13,8 @@ import struct
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from moonpool.core.errors import BadInput, missing_extra
+from moonpool.core.errors import BadInput
+from moonpool.core.zeromq import import_zmq
 from moonpool.router.accounts import REPAIRS_MAX, Accounts
 from moonpool.router.feed import Act, Feed, Step
 from moonpool.router.index import Applied
@@ -60,7 +61,7 @@ class EventSubscriber:
         self._topic = topic.encode()
         self._on_applied = on_applied
         self._digest_s = digest_s
-        self._zmq = _zmq()
+        self._zmq = import_zmq("following KV events over ZeroMQ", "router")
         self._context: Any = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._wished = b""
@@ -214,12 +215,3 @@ class PoolSubscriber(EventSubscriber):
 
 def _number(frame: bytes) -> int:
     return int.from_bytes(frame, "big")
-
-
-def _zmq() -> Any:
-    try:
-        import zmq
-        import zmq.asyncio
-    except ImportError:
-        raise missing_extra("following KV events over ZeroMQ", "router") from None
-    return zmq
