@@ -5,6 +5,7 @@ So whoever reads a block can tell whether every byte of it is right, without a s
 
 import ctypes
 import mmap
+from collections.abc import Sequence
 
 PAGE = 4096
 
@@ -31,6 +32,12 @@ class Memory:
         """Are these the bytes at `offset`?"""
         return self._memory[offset : offset + len(content)] == content
 
+    def took(self, numbers: Sequence[int], nbytes: int) -> bool:
+        """Were these blocks read to its start, one after another? It is clear afterwards."""
+        good = all(self.holds(i * nbytes, block(n, nbytes)) for i, n in enumerate(numbers))
+        self.clear()
+        return good
+
 
 def pages(first: int, nbytes: int) -> bytes:
     """The content of `nbytes` from page `first` on."""
@@ -42,3 +49,9 @@ def pages(first: int, nbytes: int) -> bytes:
 def block(number: int, nbytes: int) -> bytes:
     """The content of block `number`, where blocks of `nbytes` lie one after another."""
     return pages(number * (nbytes // PAGE), nbytes)
+
+
+def blocks_text(count: int, nbytes: int) -> str:
+    """As cases are named: '64 KiB', '32 x 4 KiB'."""
+    each = f"{nbytes >> 20} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
+    return f"{count} x {each}" if count > 1 else each

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from bench.children import Child
-from bench.peers.memory import Memory, block
+from bench.peers.memory import Memory, block, blocks_text
 from bench.peers.mooncake_cluster import HOST, READY, expect, leave, mooncake_version, quiet
 from bench.peers.rounds import Case, Rival, Title, main
 
@@ -76,14 +76,9 @@ def _read(engine: Any, memory: Memory, remote: Remote, count: int, size: int) ->
         last[0] = numbers
 
     def arrived() -> bool:
-        parts = enumerate(last[0])
-        good = all(memory.holds(i * size, block(number, size)) for i, number in parts)
-        memory.clear()
-        return good
+        return memory.took(last[0], size)
 
-    big = f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
-    name = f"tcp read {count} x {big}" if count > 1 else f"tcp read {big}"
-    return Case(name, call, arrived, count * size, count)
+    return Case(f"tcp read {blocks_text(count, size)}", call, arrived, count * size, count)
 
 
 def _read_ahead(

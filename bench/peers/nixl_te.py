@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.children import Child
-from bench.peers.memory import Memory, block
+from bench.peers.memory import Memory, block, blocks_text
 from bench.peers.rounds import Case, Rival, Title, main
 
 REGION_BYTES: Final = 256 << 20  # larger than a cache; reads walk through it
@@ -86,14 +86,11 @@ class Reader:
             self._read(near, _rows([self._address + n * size for n in last[0]], size))
 
         def arrived() -> bool:
-            parts = enumerate(last[0])
-            good = all(memory.holds(i * size, block(number, size)) for i, number in parts)
-            memory.clear()
-            return good
+            return memory.took(last[0], size)
 
-        big = f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
-        name = f"{self._name} read {count} x {big}" if count > 1 else f"{self._name} read {big}"
-        return Case(name, call, arrived, count * size, count)
+        return Case(
+            f"{self._name} read {blocks_text(count, size)}", call, arrived, count * size, count
+        )
 
     def _start(self) -> None:
         self._stack.close()  # ends the other back end
