@@ -26,8 +26,12 @@ from moonpool.transfer import Engine, FileSegment, Op, Peer, RemoteSegment, Segm
 BENCH: Final = "transfer"
 TRANSPORTS: Final = ("local", "shm", "tcp", "file")
 NIXL: Final = "nixl"  # only where it is installed
-SHAPES: Final = ((1, 4 << 10), (32, 4 << 10), (1, 64 << 10), (32, 64 << 10), (1, 1 << 20))
-MORE_SHAPES: Final = ((32, 1 << 20), (1, 16 << 20))
+SHAPES: Final = (
+    *((1, 4 << 10), (32, 4 << 10)),
+    *((1, 64 << 10), (32, 64 << 10)),
+    *((1, 1 << 20), (32, 1 << 20)),
+)
+MORE_SHAPES: Final = ((1, 16 << 20),)
 AREA_BYTES: Final = 64 << 20
 _ROUND_BYTES: Final = 64 << 20
 _CALLS_MAX: Final = 1000
