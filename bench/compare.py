@@ -55,6 +55,8 @@ IN_TURNS: Final = (
     Step("limits", (sys.executable, "-m", "bench.limits", "--rounds", "1")),
     _moonpool("exists", 1),
     Step("mooncake-exists", rival="mooncake_exists"),
+    _moonpool("pressure", 1),
+    Step("mooncake-pressure", rival="mooncake_pressure"),
     _moonpool("router", 1),
     Step("dynamo-router", rival="dynamo_router"),
     Step("dynamo-service", rival="dynamo_service"),

@@ -107,6 +107,31 @@ def _exists_targets() -> Iterator[Target]:
         )
 
 
+def _pressure_targets() -> Iterator[Target]:
+    """A pool that is full: what nobody should notice of evictions, and what they cost."""
+    asked = "30,000 keys"
+    ours = _ours("pressure", f"exists, {asked} a call, while evicting")
+    theirs = _mooncake("pressure", f"batch_is_exist {asked}, while evicting")
+    yield Target(f"exists, {asked} a call, while evicting", "p99_us", ours, theirs, at_most=0.5)
+    yield Target("the same", "p50_us", ours, theirs)
+    case = "evict, 100,000 objects, puts of 1,024"
+    ours, theirs = _ours("pressure", case), _mooncake("pressure", case)
+    yield Target("the master's CPU for an object evicted", "evict_us_per_object", ours, theirs)
+    yield Target("puts of 1,024 that evict", "p99_us", ours, theirs, at_most=1)
+    for count, size in ((32, "4 KiB"), (4, "256 KiB")):
+        work = f"put_many {count} x {size}, 90% full"
+        ours = _ours("pressure", work)
+        theirs = _mooncake("pressure", f"put_batch {count} x {size}, 90% full")
+        yield Target(work, "ops_per_s", ours, theirs, at_least=1)
+    work = "get_many 32 x 4 KiB, 90% full"
+    theirs = _mooncake("pressure", "get_batch 32 x 4 KiB, 90% full")
+    yield Target(work, "ops_per_s", _ours("pressure", work), theirs, at_least=1)
+    spread = "32 x 4 KiB, 3 replicas over 16 segments"
+    ours = _ours("pressure", f"put_many {spread}")
+    theirs = _mooncake("pressure", f"put_batch {spread}")
+    yield Target(f"put_many {spread}", "ops_per_s", ours, theirs, at_least=1)
+
+
 def _router_targets() -> Iterator[Target]:
     for blocks, workers, at_most in ((512, 8, 5), (8192, 64, 10)):
         for kind in ("each another part", "all hold all"):
@@ -197,6 +222,7 @@ TARGETS: Final = (
     *_tcp_targets(),
     *_nixl_targets(),
     *_exists_targets(),
+    *_pressure_targets(),
     *_router_targets(),
     Target("master memory per object", "bytes_per_item", _MEMORY, at_most=600),
     Target(

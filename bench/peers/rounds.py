@@ -33,6 +33,9 @@ class Case(NamedTuple):
     bytes_per_call: int = 0
     items_per_call: int = 1
     extra: Callable[[], Row] | None = None  # further figures, asked after a round
+    after: Callable[[], object] | None = None  # untimed, after each call
+    begin: Callable[[], object] | None = None  # untimed, before a round
+    span_s: float = SPAN_S
 
 
 class Rival(NamedTuple):
@@ -56,19 +59,25 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return time.process_time() + sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)
 
 
-def one_round(case: Case, pids: Sequence[int], span_s: float = SPAN_S) -> Row:
-    """Calls for `span_s`, a few first to warm up; the figures of one round."""
+def one_round(case: Case, pids: Sequence[int]) -> Row:
+    """Calls for the case's span, a few first to warm up; the figures of one round."""
+    if case.begin is not None:
+        case.begin()
     for _ in range(WARM_UP_CALLS):
         case.call()
+        if case.after is not None:
+            case.after()
     clock = time.perf_counter_ns
     laps: list[int] = []
-    spent_ns, end_ns = 0, int(span_s * 1e9)
+    spent_ns, end_ns = 0, int(case.span_s * 1e9)
     cpu_before = cpu_seconds(pids)
     while spent_ns < end_ns or len(laps) < CALLS_MIN:
         start = clock()
         case.call()
         laps.append(clock() - start)
         spent_ns += laps[-1]
+        if case.after is not None:
+            case.after()
     cpu_s = cpu_seconds(pids) - cpu_before
     laps.sort()
     figures = {

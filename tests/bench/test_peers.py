@@ -1,6 +1,7 @@
 """What rivals are measured with: stamped memory, rounds, children. No rival is needed here."""
 
 import sys
+import time
 
 import pytest
 from bench.children import Child, ChildFailed
@@ -32,6 +33,26 @@ def test_a_round_warms_up_measures_and_checks() -> None:
     assert len(calls) >= WARM_UP_CALLS + CALLS_MIN
     assert {"p50_us", "p99_us", "gb_per_s", "ops_per_s", "cpu_s_per_gb", "more"} <= set(row)
     assert row["ok"] is True
+
+
+def test_what_comes_before_a_round_and_after_each_call_is_done_and_not_timed() -> None:
+    done: list[str] = []
+
+    def rest() -> None:
+        done.append("after")
+        time.sleep(0.002)
+
+    case = Case(
+        "one",
+        lambda: done.append("call"),
+        lambda: True,
+        begin=lambda: done.append("begin"),
+        after=rest,
+        span_s=0.0,
+    )
+    (row,) = rows_of_round(Title("pressure", "redis", "8"), Rival([case], []))
+    assert done == ["begin", *["call", "after"] * (WARM_UP_CALLS + CALLS_MIN)]
+    assert isinstance(row["ops_per_s"], float) and row["ops_per_s"] > 1000
 
 
 def test_a_child_answers_line_by_line_and_ends_with_its_stdin() -> None:

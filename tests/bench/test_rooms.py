@@ -2,7 +2,17 @@
 
 import pytest
 
-from moonpool.bench import Row, Settings, catalog, exists, failover, memory, restart, store
+from moonpool.bench import (
+    Row,
+    Settings,
+    catalog,
+    exists,
+    failover,
+    memory,
+    pressure,
+    restart,
+    store,
+)
 from moonpool.bench.processes import pool_of_processes
 
 ONCE = Settings(rounds=1)
@@ -14,6 +24,10 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "BATCHES", 4)
     for bench in (exists, failover, memory, restart):
         monkeypatch.setattr(bench, "OBJECTS", 20_000)
+    small = {"ASKED": 1000, "ASKED_ABSENT": 100, "ASK_MEMORY": 16 << 20, "ASK_S": 0.2}
+    small |= {"EVICT_OBJECTS": 8192, "EVICT_BATCHES": 4, "FULL_MEMORY": 64 << 20, "CALLS_S": 0.02}
+    for name, value in (small | {"SEGMENTS": 3, "SEGMENT_MEMORY": 16 << 20}).items():
+        monkeypatch.setattr(pressure, name, value)
 
 
 def check(rows: list[Row], bench: str) -> None:
@@ -34,6 +48,14 @@ def test_store() -> None:
     check(rows, "store")
     assert all(row["ok"] for row in rows)
     assert len({row["case"] for row in rows}) == 8
+
+
+@pytest.mark.faults
+def test_pressure() -> None:
+    rows = list(pressure.rows(ONCE))
+    check(rows, "pressure")
+    assert all(row["ok"] is True for row in rows)
+    assert len({row["case"] for row in rows}) == 6
 
 
 @pytest.mark.faults

@@ -31,6 +31,7 @@ BENCHES: Final = {
     "restart": "moonpool.bench.restart",
     "failover": "moonpool.bench.failover",
     "exists": "moonpool.bench.exists",
+    "pressure": "moonpool.bench.pressure",
     "memory": "moonpool.bench.memory",
     "radix": "moonpool.bench.radix",
     "proxy": "moonpool.bench.proxy",
