@@ -21,6 +21,11 @@ from moonpool.cli.replay.plot import require_matplotlib
 SIZES: Final = (656, 1152)
 TRANSPORTS: Final = ("shm", "tcp")
 COLORS: Final = ("#1f4e79", "#c55a11", "#548235", "#7f6000")
+FIRST_STEPS: Final = {
+    "resident": "index keys in place",
+    "fetched": "keys fetched, too",
+    "pipelined": "keys beside",
+}
 _PARTS: Final = 4
 
 
@@ -32,6 +37,8 @@ class Point(NamedTuple):
     transport: str
     kind: str
     row: Mapping[str, Any]
+    of: str = ""
+    """What the case is about, of its kind: `smollm2-quest` of `...-hint-smollm2-quest`."""
 
 
 class Bars(NamedTuple):
@@ -47,7 +54,8 @@ def points(rows: Iterable[Mapping[str, Any]]) -> list[Point]:
     for row in rows:
         parts = str(row.get("case", "")).split("-")
         if row.get("bench") == "sparse" and len(parts) >= _PARTS:
-            found.append(Point(int(parts[0]), int(parts[1]), parts[2], parts[3], row))
+            own = "-".join(parts[_PARTS:])
+            found.append(Point(int(parts[0]), int(parts[1]), parts[2], parts[3], row, own))
     return found
 
 
@@ -136,7 +144,9 @@ def write_all(rows: Sequence[Mapping[str, Any]], into: Path) -> list[Path]:
     """The pictures that the rows are enough for."""
     found, written = points(rows), []
     if any(point.kind == "resident" for point in found):
-        for kind, keys in (("resident", "index keys in place"), ("fetched", "keys fetched, too")):
+        for kind, keys in FIRST_STEPS.items():
+            if not any(point.kind == kind for point in found):
+                continue
             path = into / f"sparse-first-step-{kind}.png"
             title = f"First step: whole prefix over rows on demand, {keys} (times as long)"
             draw(first_steps(found, kind), title, "ratio", path)

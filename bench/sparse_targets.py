@@ -3,7 +3,7 @@
     moonpool bench sparse --json --tokens 131072 > rows.jsonl
     python -m bench.sparse_targets rows.jsonl
 
-Only rows of the longest prefix are judged. A gain stands with what a lone request pays for it: its
+Rows of several runs may be given, each of other lengths. Only rows of the longest prefix are judged. A gain stands with what a lone request pays for it: its
 step over the same gather from private memory, without a buffer and with one of twice top_k rows.
 """
 
@@ -28,6 +28,12 @@ FIRST_STEP: Final = {
 FETCHED: Final = 5.0
 OF_LIMIT: Final = 0.8
 STEADY: Final = 1.3
+# What goes beyond the paper: each with what it costs where it does not help.
+BEYOND: Final = {
+    "hint": ("hint_gain", "hint_gain_in_line"),
+    "keys": ("ahead_gain",),
+    "union": ("union_gain", "batch1_step_ratio"),
+}
 
 
 class Judged(NamedTuple):
@@ -73,6 +79,12 @@ def _of(point: Point) -> list[Judged]:
     if point.kind == "fetched":
         name = "first_step_ratio, keys fetched"
         return [Judged(*where, name, row["first_step_ratio"], FETCHED)]
+    if point.kind == "pipelined":
+        name = "first_step_ratio, keys a layer ahead"
+        return [Judged(*where, name, row["first_step_ratio"], FETCHED)]
+    if point.kind in BEYOND:
+        own = point.of or point.kind
+        return [Judged(*where, f"{name}, {own}", row[name]) for name in BEYOND[point.kind]]
     if point.kind == "steady" and row["buffer_rows"] == 2 * row["top_k"]:
         name = f"steady_ratio, {row['buffer_rows']} rows"
         return [Judged(*where, name, row["steady_ratio"], most=STEADY)]
@@ -92,8 +104,9 @@ def _cells(one: Judged) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.sparse_targets")
-    parser.add_argument("rows", type=Path)
-    lines = parser.parse_args().rows.read_text(encoding="utf-8").splitlines()
+    parser.add_argument("rows", type=Path, nargs="+")
+    paths = parser.parse_args().rows
+    lines = [line for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
     print(table(judge([json.loads(line) for line in lines if line.startswith("{")])))
 
 

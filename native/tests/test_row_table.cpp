@@ -104,8 +104,8 @@ TEST(copies_past_the_caches_write_what_they_are_told_and_nothing_else) {
   std::vector<std::uint8_t> from(40000), to(40200);
   for (std::size_t i = 0; i < from.size(); i++)
     from[i] = static_cast<std::uint8_t>(i * 7 + i / 256);
-  for (const std::size_t size :
-       {0u, 1u, 63u, 64u, 127u, 128u, 129u, 191u, 192u, 500u, 16448u, 39000u}) {
+  for (const std::size_t size : {0u, 1u, 63u, 64u, 127u, 128u, 129u, 191u, 192u, 500u, 2048u, 2111u,
+                                 2112u, 16448u, 39000u}) {
     for (std::size_t shift = 0; shift < 64; shift += 9) {
       std::fill(to.begin(), to.end(), 0xee);
       copy_past_caches(to.data() + shift, from.data() + 3, size);

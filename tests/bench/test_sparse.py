@@ -9,6 +9,13 @@ from moonpool.sparse import SparseLayout
 from moonpool.sparse.traces import packaged_trace
 
 
+COSTS = ("touch_ns", "call_us", "position_ns")
+
+
+def ceiling_of(row_bytes: int) -> float:
+    return 1 + row_bytes / 132
+
+
 def test_every_case_checks_its_rows() -> None:
     found = list(rows_of("sparse", Settings(rounds=1, tokens=4096, layers=2)))
     rows = {str(row["case"]): row for row in found[1:]}
@@ -21,9 +28,12 @@ def test_every_case_checks_its_rows() -> None:
             assert resident["step_bytes"] == 2 * 512 * size
             assert float(str(resident["first_step_ratio"])) > 0
             assert f"4096-{size}-{transport}-fetched" in rows
+            beside = rows[f"4096-{size}-{transport}-pipelined"]
+            assert beside["ceiling"] == ceiling_of(size)
             steady = rows[f"4096-{size}-{transport}-steady-1024"]
             assert steady["local_bytes"] == steady["local_bytes_formula"]
             assert f"4096-{size}-{transport}-recorded-128-recall" in rows
+            assert set(COSTS) <= set(rows[f"4096-{size}-machine-costs"])
             hint = rows[f"4096-{size}-{transport}-hint-recall"]
             assert 0 < float(str(hint["hint_recall"])) < 1
     trace = rows["trace"]

@@ -10,6 +10,13 @@ ROWS: list[Row] = [
     {"bench": "sparse", "case": "131072-656-shm-resident", **RESIDENT},
     {"bench": "sparse", "case": "131072-656-tcp-resident", **RESIDENT},
     {"bench": "sparse", "case": "131072-656-shm-fetched", "first_step_ratio": 4.9},
+    {"bench": "sparse", "case": "131072-656-shm-pipelined", "first_step_ratio": 5.2},
+    {
+        "bench": "sparse",
+        "case": "131072-656-tcp-hint-smollm2-quest",
+        "hint_gain": 1.1,
+        "hint_gain_in_line": 0.9,
+    },
     {
         "bench": "sparse",
         "case": "131072-656-shm-steady-4096",
@@ -37,6 +44,9 @@ def test_only_the_longest_prefix_is_judged_each_figure_by_its_own_target() -> No
         ("tcp", "full_of_limit", False),
         ("tcp", "batch1_step_ratio", None),
         ("shm", "first_step_ratio, keys fetched", False),
+        ("shm", "first_step_ratio, keys a layer ahead", True),
+        ("tcp", "hint_gain, smollm2-quest", None),
+        ("tcp", "hint_gain_in_line, smollm2-quest", None),
         ("shm", "steady_ratio, 4096 rows", True),
     ]
     assert judge([]) == []

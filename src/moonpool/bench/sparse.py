@@ -20,6 +20,8 @@ import numpy as np
 
 from moonpool.bench import sparse_decoder
 from moonpool.bench.runner import Row, Settings, make_row
+from moonpool.bench.sparse_beside import Places, first_steps_beside, keys_ahead
+from moonpool.bench.sparse_costs import costs
 from moonpool.bench.sparse_parts import (
     KEY,
     U8,
@@ -47,7 +49,6 @@ from moonpool.sparse import (
     local_bytes,
     local_source,
 )
-from moonpool.sparse.indexers import DsaIndexer, DsaQuery
 
 BENCH: Final = "sparse"
 LAYERS: Final = 61
@@ -58,8 +59,6 @@ STEPS: Final = 12
 READERS: Final = (1, 2, 4)
 UNION: Final = 4
 UNION_LAYERS: Final = 8
-AHEAD_LAYERS: Final = 4
-AHEAD_HEADS: Final = 16
 _STEPS_A_ROUND: Final = 5  # first steps; one full fetch takes far longer
 
 
@@ -116,19 +115,22 @@ class _Sparse:
     def rows(self) -> Iterator[Row]:
         for transport in ("shm", "tcp"):
             with PrefixStore(self._pools[transport], self._layout).reader(KEY, transport) as reader:
+                if transport == "shm":
+                    yield self._costs(reader)
                 full = self._full(transport, reader)
                 yield from self._first_steps(transport, reader, full)
+                yield self._beside(transport, reader)
                 for times in BUFFERS if self._full_matrix or self._tokens == SIZES[0] else (2,):
                     published = Trace(self._layout.layers, self._tokens, self._top_k)
                     yield self._steady(transport, reader, times, published)
                     for name, recorded in self._recorded().items():
                         yield self._steady(transport, reader, times, recorded, name)
                 for name, recorded in self._recorded().items():
-                    figures = hint_figures(reader, recorded, self._rounds)
+                    figures = hint_figures(reader, recorded, self._keys, self._rounds)
                     yield self._row(f"{transport}-hint-{name}", figures)
                 yield self._union(transport, reader)
                 if transport == "tcp":
-                    yield self._ahead(transport, reader)
+                    yield self._row("tcp-keys-ahead", keys_ahead(reader, self._keys))
         if self._full_matrix or self._tokens == SIZES[0]:
             for count in READERS:
                 yield self._readers(count)
@@ -136,7 +138,8 @@ class _Sparse:
     def _full(self, transport: str, reader: SparseReader) -> Full:
         """Everything once a round; the last round's bytes are checked."""
         found: dict[str, list[float]] = {"full": [], "limit": [], "keys": []}
-        for _ in range(self._rounds):
+        # A short prefix is fetched in the time of a tick of somebody else's: more often, then.
+        for _ in range(self._rounds * max(1, SIZES[0] // self._tokens)):
             found["full"].append(_timed(lambda: self._read_whole(reader)))
             if not self._whole_is_right():
                 raise AssertionError("the full fetch brought other rows")
@@ -199,6 +202,15 @@ class _Sparse:
                 **shared,
             },
         )
+
+    def _beside(self, transport: str, reader: SparseReader) -> Row:
+        here = SparseReader(local_source(self._layout, self._private))
+        places = Places(self._keys, self._private, self._rows[0])
+        figures = first_steps_beside(reader, here, places, self._wanted, self._rounds)
+        return self._row(f"{transport}-pipelined", figures)
+
+    def _costs(self, near: SparseReader) -> Row:
+        return self._row("machine-costs", costs(near, self._pools["tcp"]))
 
     def _recorded(self) -> dict[str, RecordedSteps]:
         return recorded_steps(self._layout.layers, self._tokens, self._top_k)
@@ -287,27 +299,6 @@ class _Sparse:
         # What the union costs a request that is alone.
         figures["batch1_step_ratio"] = statistics.median(lone) / statistics.median(plain)
         return self._row(f"{transport}-union-{UNION}", {**figures, "ok": ok})
-
-    def _ahead(self, transport: str, reader: SparseReader) -> Row:
-        """Keys of the next layer brought while this one is scored, and one after the other. The
-        scores are those of the lightning indexer, with AHEAD_HEADS heads."""
-        indexer = DsaIndexer()
-        heads = self._random.normal(size=(AHEAD_HEADS, 128)).astype(np.float32)
-        query = DsaQuery(heads, np.ones(AHEAD_HEADS, np.float32))
-        layers = range(min(AHEAD_LAYERS, self._layout.layers))
-
-        def step(ahead: bool) -> None:
-            out = self._keys[: len(layers)]
-            for _, keys in reader.load_index(layers, out, ahead=ahead):
-                indexer.scores(query, keys, self._tokens)
-
-        self._keys[:] = 255
-        step(False)
-        laps = [(_timed(lambda: step(False)), _timed(lambda: step(True))) for _ in range(3)]
-        after, beside = (statistics.median(lap) for lap in zip(*laps, strict=True))
-        figures: Row = {"one_after_other_s": after, "ahead_s": beside, "ahead_gain": after / beside}
-        ok = all((self._keys[layer] == layer % 251).all() for layer in layers)
-        return self._row(f"{transport}-keys-ahead", {**figures, "ok": ok})
 
     def _readers(self, count: int) -> Row:
         """So many processes gather at the same time, each its own rows."""

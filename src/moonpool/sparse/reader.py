@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -22,6 +24,7 @@ from moonpool.sparse.source import RowSource
 
 Hint = Sequence[U32]  # positions by layer
 _WAIT_S = 30.0
+_AHEAD = 2  # layers: one on its way, one asked for, so that the thread that brings them never waits
 _CLOSED = "this sparse reader is closed; open the prefix again"
 
 
@@ -155,7 +158,8 @@ class SparseReader:
 
         With `out` (u8[len(layers), pages, index_page_bytes]) they are put there, else each layer
         gets memory of its own. Of the last page only the tokens written mean anything. `ahead`
-        brings the next layer in the background while the caller works on this one.
+        brings the next layers in the background, two at the most, while the caller works on this
+        one.
         """
         chosen = range(self.layout.layers) if layers is None else layers
         pages, page_bytes = self.layout.pages(self.length), self.layout.index_page_bytes
@@ -176,11 +180,11 @@ class SparseReader:
             yield from map(bring, range(len(chosen)))
             return
         with ThreadPoolExecutor(1, "moonpool-index") as thread:
-            following = thread.submit(bring, 0) if len(chosen) else None
-            for number in range(len(chosen)):
-                assert following is not None
-                ready = following.result()
-                following = thread.submit(bring, number + 1) if number + 1 < len(chosen) else None
+            numbers = iter(range(len(chosen)))
+            coming = deque(thread.submit(bring, number) for number in islice(numbers, _AHEAD))
+            while coming:
+                ready = coming.popleft().result()
+                coming.extend(thread.submit(bring, number) for number in islice(numbers, 1))
                 yield ready
 
     def hint(self) -> Hint:

@@ -78,6 +78,50 @@ def test_a_length_that_behaves_otherwise_is_told() -> None:
     assert (worst.case, worst.figure) == ("131072-656-shm-resident", "step_s")
 
 
+def with_costs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same machine, but lines cost more to touch the longer a prefix is, and a position that
+    is named over TCP costs 30 ns."""
+    answer = []
+    for row in rows:
+        tokens, row_bytes, transport, kind = str(row["case"]).split("-")[:4]
+        touch_s = int(tokens) * 1e-12
+        position_s = 30e-9 if transport == "tcp" else 0.0
+        gather_s = LAYERS * TOP_K * (touch_s + position_s)
+        row = dict(row)
+        if kind == "resident":
+            row["full_s"] += LAYERS * int(tokens) * position_s
+            row["step_one_call_s"] += gather_s
+            row["step_s"] += gather_s
+        elif kind == "fetched":
+            row["keys_s"] += LAYERS * int(tokens) / 64 * position_s
+        else:
+            missed = LAYERS * TOP_K // 7
+            row["step_s"] += missed * (touch_s + position_s)
+        answer.append(row)
+    return answer
+
+
+COSTS = [
+    {
+        "bench": "sparse",
+        "case": f"{tokens}-{row_bytes}-machine-costs",
+        "touch_ns": tokens * 1e-3,
+        "position_ns": 30.0,
+    }
+    for tokens in (16384, 65536, 131072)
+    for row_bytes in (656, 1152)
+]
+
+
+def test_costs_measured_on_their_own_are_not_fitted() -> None:
+    """With them the machine is predicted; without them, only the length that calibrates is."""
+    rows = with_costs(machine())
+    for found, link in zip(validate([*COSTS, *rows]), (SHM, TCP), strict=True):
+        assert found.worst < 1e-6
+        assert tuple(found.link) == pytest.approx(tuple(link), rel=1e-3)
+    assert max(found.worst for found in validate(rows)) > ERROR_MAX
+
+
 def test_the_length_that_calibrates_can_be_named() -> None:
     assert {one.tokens for one in validate(machine(), 16384)} == {16384}
     with pytest.raises(BadInput, match="no rows of 1000 tokens"):

@@ -6,6 +6,11 @@ What each figure of a row costs, as a sum over a Link's five figures:
     full_s           layers calls, all row bytes in bulk          keys_s   the same of keys
     step_s           layers calls, top_k rows a layer gathered    step_one_call_s   one call
     step_s (steady)  one call, every row resolved, the misses gathered
+
+Two costs are not fitted but taken from the bench's own measurements of them (rows `...-costs`,
+`bench/sparse_costs.py`), where there are any: a line touched at random, which grows with what is
+scattered over, for each row gathered; and over TCP a position put into a frame and looked at, for
+each row gathered or fetched whole, and each page of keys.
 """
 
 from __future__ import annotations
@@ -20,6 +25,8 @@ from moonpool.core.errors import BadInput
 from moonpool.sparse.model.links import Link
 
 KINDS: Final = ("resident", "fetched", "steady")
+COSTS: Final = "costs"
+_PAGE_TOKENS: Final = 64  # of the layout that the bench uses
 ERROR_MAX: Final = 0.20
 
 
@@ -36,6 +43,15 @@ class Observation(NamedTuple):
     gather_bytes: float
     bulk_bytes: float
     resolved_rows: float
+    known_s: float = 0.0
+    """Of it, what was measured on its own."""
+
+
+class Costs(NamedTuple):
+    """What a `...-costs` row says of one length and size of rows, in seconds."""
+
+    touch_s: float = 0.0
+    position_s: float = 0.0
 
 
 class Predicted(NamedTuple):
@@ -52,13 +68,28 @@ class Predicted(NamedTuple):
 def observations(rows: Iterable[Mapping[str, Any]]) -> list[Observation]:
     """What rows of the sparse bench measured; other rows are passed over."""
     found: dict[tuple[str, str], Observation] = {}
-    for row in rows:
-        parts = str(row.get("case", "")).split("-")
-        if row.get("bench") != "sparse" or len(parts) < 4 or parts[3] not in KINDS:
+    kept = [(row, parts) for row in rows if (parts := _parts(row))]
+    costs = {
+        (int(parts[0]), int(parts[1])): Costs(row["touch_ns"] / 1e9, row["position_ns"] / 1e9)
+        for row, parts in kept
+        if parts[3] == COSTS
+    }
+    for row, parts in kept:
+        if parts[3] not in KINDS:
             continue
-        for seen in _of_row(row, int(parts[0]), int(parts[1]), parts[2], parts[3]):
+        tokens, row_bytes = int(parts[0]), int(parts[1])
+        known = costs.get((tokens, row_bytes), Costs())
+        if parts[2] != "tcp":
+            known = known._replace(position_s=0.0)
+        for seen in _of_row(row, tokens, row_bytes, parts[2], parts[3], known):
             found[seen.case, seen.figure] = seen
     return list(found.values())
+
+
+def _parts(row: Mapping[str, Any]) -> list[str]:
+    """Of a case of the sparse bench with tokens, row size and transport; else none."""
+    parts = str(row.get("case", "")).split("-")
+    return parts if row.get("bench") == "sparse" and len(parts) >= 4 else []
 
 
 def calibrate(seen: Sequence[Observation]) -> Link:
@@ -68,15 +99,15 @@ def calibrate(seen: Sequence[Observation]) -> Link:
         raise BadInput("a calibration needs rows gathered and a whole prefix fetched")
     work = np.array([_work(one) for one in seen])
     weights = np.array([1 / one.seconds for one in seen])
-    call_s, row_s, gather_s, bulk_s, resolve_s = _not_below_zero(
-        work * weights[:, None], np.ones(len(seen))
-    )
+    left = np.array([1 - one.known_s / one.seconds for one in seen])
+    call_s, row_s, gather_s, bulk_s, resolve_s = _not_below_zero(work * weights[:, None], left)
     return Link(call_s, row_s, _rate(gather_s), _rate(bulk_s), resolve_s)
 
 
 def predict(link: Link, one: Observation) -> Predicted:
     seconds = (
-        one.calls * link.call_s
+        one.known_s
+        + one.calls * link.call_s
         + one.rows * link.row_s
         + one.gather_bytes / link.gather_bytes_per_s
         + one.bulk_bytes / link.bulk_bytes_per_s
@@ -121,29 +152,40 @@ def validate(rows: Iterable[Mapping[str, Any]], calibrate_at: int = 0) -> list[V
 
 
 def _of_row(
-    row: Mapping[str, Any], tokens: int, row_bytes: int, transport: str, kind: str
+    row: Mapping[str, Any],
+    tokens: int,
+    row_bytes: int,
+    transport: str,
+    kind: str,
+    costs: Costs,
 ) -> list[Observation]:
     layers, step_rows = int(row["layers"]), int(row["layers"]) * int(row["top_k"])
     step_bytes = step_rows * row_bytes
 
+    gathered_s = costs.touch_s + costs.position_s
+
     def seen(figure: str, **work: float) -> Observation:
-        names = ("calls", "rows", "gather_bytes", "bulk_bytes", "resolved_rows")
+        names = ("calls", "rows", "gather_bytes", "bulk_bytes", "resolved_rows", "known_s")
         amounts = [work.get(name, 0.0) for name in names]
         case = str(row["case"])
         return Observation(case, figure, transport, tokens, float(row[figure]), *amounts)
 
+    def gathered(figure: str, rows: float, nbytes: float, **work: float) -> Observation:
+        return seen(figure, rows=rows, gather_bytes=nbytes, known_s=rows * gathered_s, **work)
+
     if kind == "resident":
+        whole_s = layers * tokens * costs.position_s
         return [
-            seen("full_s", calls=layers, bulk_bytes=row["full_bytes"]),
-            seen("step_s", calls=layers, rows=step_rows, gather_bytes=step_bytes),
-            seen("step_one_call_s", calls=1, rows=step_rows, gather_bytes=step_bytes),
+            seen("full_s", calls=layers, bulk_bytes=row["full_bytes"], known_s=whole_s),
+            gathered("step_s", step_rows, step_bytes, calls=layers),
+            gathered("step_one_call_s", step_rows, step_bytes, calls=1),
         ]
     if kind == "fetched":
-        return [seen("keys_s", calls=layers, bulk_bytes=row["keys_bytes"])]
+        keys_s = layers * tokens / _PAGE_TOKENS * costs.position_s
+        return [seen("keys_s", calls=layers, bulk_bytes=row["keys_bytes"], known_s=keys_s)]
     missed_bytes = float(row["pool_bytes_a_step"])
-    missed = missed_bytes / row_bytes
     return [
-        seen("step_s", calls=1, rows=missed, gather_bytes=missed_bytes, resolved_rows=step_rows)
+        gathered("step_s", missed_bytes / row_bytes, missed_bytes, calls=1, resolved_rows=step_rows)
     ]
 
 

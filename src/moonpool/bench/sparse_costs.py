@@ -1,0 +1,111 @@
+"""What the performance model must not fit: costs of a machine, each measured on its own.
+
+    touch_ns      one cache line somewhere in a layer of the prefix: it grows with what is scattered
+                  over, since fewer page-table entries and lines are in the caches
+    position_ns   a position named over TCP: put into a frame, sent, looked at by the node. Rows of
+                  8 bytes, so that their own bytes count for little
+    call_us       a call over TCP that names a row of every object
+
+None of these moves a row or a key of the bench's own cases.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Final
+
+import numpy as np
+
+from moonpool import _core
+from moonpool.bench.runner import Row
+from moonpool.bench.sparse_parts import KEY, U32
+from moonpool.pool.gathering import RowsWanted
+from moonpool.pool.inputs import as_key
+from moonpool.pool.pool import Pool
+from moonpool.sparse import SparseReader
+from moonpool.sparse.source import TableSource, check_told
+from moonpool.sparse.stored_format import unit_key
+
+LINE: Final = 64
+TINY_ROW: Final = 8
+LAPS: Final = 9
+_LINES: Final = 4096
+
+
+def touch_s(reader: SparseReader) -> float:
+    """Seconds for one line at random in a layer of a prefix that is read in place."""
+    source = reader.source
+    assert isinstance(source, TableSource)
+    units, layout = source.units, reader.layout
+    per_unit = units.unit_tokens * layout.entry_bytes // LINE
+    count = len(units.which)
+    last = reader.length - (count - 1) * units.unit_tokens
+    lines = (count - 1) * per_unit + last * layout.entry_bytes // LINE
+    table = _core.RowTable(
+        LINE,
+        per_unit,
+        layout.layers,
+        lines,
+        units.buffers,
+        units.which,
+        units.offsets,
+        units.strides,
+    )
+    random = np.random.default_rng(5)
+    out = np.ones(_LINES * LINE, np.uint8)
+    size = np.array([_LINES], np.uint32)
+    laps = []
+    for lap in range(2 * LAPS):
+        at = random.integers(0, lines, _LINES).astype(np.uint32)
+        layer = np.array([lap % layout.layers], np.uint32)
+        begin = time.perf_counter()
+        told = table.gather(layer, size, at, out)
+        laps.append(time.perf_counter() - begin)
+        check_told(*told)
+    return statistics.median(laps) / _LINES
+
+
+def tcp_s(pool: Pool, tokens: int, unit_tokens: int) -> tuple[float, float]:
+    """Seconds of a call that names a row of every object, and of each position more."""
+    units = -(-tokens // unit_tokens)
+    out = np.ones(tokens * TINY_ROW, np.uint8)
+    zeros = np.zeros(units, np.uint64)
+
+    def lap(positions: U32) -> float:
+        wanted = RowsWanted(
+            TINY_ROW,
+            unit_tokens,
+            zeros,
+            zeros,
+            np.zeros(1, np.uint32),
+            np.array([len(positions)], np.uint32),
+            positions,
+        )
+        room = out[: len(positions) * TINY_ROW]
+        begin = time.perf_counter()
+        arrived = session.read_rows(wanted, room)
+        seconds = time.perf_counter() - begin
+        if not arrived:
+            raise AssertionError("an object of the bench's prefix is gone")
+        return seconds
+
+    few = np.arange(0, tokens, unit_tokens, dtype=np.uint32)
+    every = np.arange(tokens, dtype=np.uint32)
+    with pool.read_session([unit_key(as_key(KEY), unit) for unit in range(units)]) as session:
+        laps = [(lap(few), lap(every)) for _ in range(LAPS)]
+    call, all_of_them = (statistics.median(lap) for lap in zip(*laps, strict=True))
+    return call, max(0.0, all_of_them - call) / max(1, tokens - units)
+
+
+def costs(reader: SparseReader, far: Pool) -> Row:
+    """`reader` reads the bench's prefix in place, `far` asks for the same objects by TCP."""
+    source = reader.source
+    assert isinstance(source, TableSource)
+    call, position = tcp_s(far, reader.length, source.units.unit_tokens)
+    return {
+        "touch_ns": touch_s(reader) * 1e9,
+        "call_us": call * 1e6,
+        "position_ns": position * 1e9,
+        "ok": True,
+    }
