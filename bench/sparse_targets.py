@@ -3,8 +3,9 @@
     moonpool bench sparse --json --tokens 131072 > rows.jsonl
     python -m bench.sparse_targets rows.jsonl
 
-Rows of several runs may be given, each of other lengths. Only rows of the longest prefix are judged. A gain stands with what a lone request pays for it: its
-step over the same gather from private memory, without a buffer and with one of twice top_k rows.
+Rows of several runs may be given, each of other lengths; those of the longest prefix are judged.
+A gain stands with what a lone request pays for it: its step over the same gather from private
+memory, without a buffer and with one of twice top_k rows.
 """
 
 from __future__ import annotations
@@ -82,6 +83,13 @@ def _of(point: Point) -> list[Judged]:
     if point.kind == "pipelined":
         name = "first_step_ratio, keys a layer ahead"
         return [Judged(*where, name, row["first_step_ratio"], FETCHED)]
+    if point.kind == "threads":
+        names = ("first_step_ratio", "first_step_ratio_fetched")
+        wants = (FIRST_STEP.get(where), FETCHED)
+        return [
+            Judged(*where, f"{name}, {row['threads']} threads each", row[name], want)
+            for name, want in zip(names, wants, strict=True)
+        ]
     if point.kind in BEYOND:
         own = point.of or point.kind
         return [Judged(*where, f"{name}, {own}", row[name]) for name in BEYOND[point.kind]]

@@ -1,6 +1,7 @@
 #include "row_table.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <stdexcept>
@@ -15,6 +16,7 @@ namespace {
 
 constexpr std::size_t kAhead = 8;  // rows whose lines are asked for before they are copied
 constexpr std::size_t kLine = 64;
+constexpr std::size_t kPart = 128;  // rows that somebody takes at a time: some tens of microseconds
 constexpr std::uint32_t kNoShift = 32;
 
 }  // namespace
@@ -57,16 +59,30 @@ Gathered RowTable::check(std::uint32_t layer, std::span<const std::uint32_t> pos
   return {Status::kBounds, static_cast<std::size_t>(bad - positions.begin())};
 }
 
-Gathered RowTable::gather(std::uint32_t layer, std::span<const std::uint32_t> positions,
-                          std::uint8_t* to, std::span<const std::uint32_t> slots) const {
-  Gathered result = check(layer, positions);
-  if (result.status != Status::kOk) return result;
+void RowTable::move_rows(std::uint32_t layer, std::span<const std::uint32_t> positions,
+                         std::uint8_t* to, std::span<const std::uint32_t> slots,
+                         std::size_t first) const {
   const std::size_t count = positions.size();
   const std::size_t bytes = shape_.row_bytes;
   auto ask = [&](std::size_t i) {
     const std::uint8_t* from = row(layer, positions[i]);
     for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(from + at);
   };
+  for (std::size_t i = 0; i < std::min(kAhead, count); i++) ask(i);
+  for (std::size_t i = 0; i < count; i++) {
+    if (i + kAhead < count) ask(i + kAhead);
+    const std::size_t slot = slots.empty() ? first + i : slots[first + i];
+    std::memcpy(to + slot * bytes, row(layer, positions[i]), bytes);
+  }
+  read_fence();
+}
+
+Gathered RowTable::gather(std::uint32_t layer, std::span<const std::uint32_t> positions,
+                          std::uint8_t* to, std::span<const std::uint32_t> slots,
+                          Helpers* helpers) const {
+  Gathered result = check(layer, positions);
+  if (result.status != Status::kOk) return result;
+  const std::size_t count = positions.size();
   // A whole pass of loads before the first byte: the same words are in cache for the second one.
   auto moved = [&]() -> std::size_t {
     for (std::size_t i = 0; guarded_ && i < count; i++) {
@@ -76,45 +92,66 @@ Gathered RowTable::gather(std::uint32_t layer, std::span<const std::uint32_t> po
     return count;
   };
   if (std::size_t at = moved(); at < count) return {Status::kMoved, at};
-  for (std::size_t i = 0; i < std::min(kAhead, count); i++) ask(i);
-  for (std::size_t i = 0; i < count; i++) {
-    if (i + kAhead < count) ask(i + kAhead);
-    const std::size_t slot = slots.empty() ? i : slots[i];
-    std::memcpy(to + slot * bytes, row(layer, positions[i]), bytes);
+  if (helpers == nullptr) {
+    move_rows(layer, positions, to, slots, 0);
+  } else {
+    helpers->run((count + kPart - 1) / kPart, [&](std::size_t part) {
+      const std::size_t first = part * kPart;
+      const std::size_t here = std::min(kPart, count - first);
+      move_rows(layer, positions.subspan(first, here), to, slots, first);
+    });
   }
-  read_fence();
   if (std::size_t at = moved(); at < count) return {Status::kMoved, at};
   return {};
 }
 
+bool RowTable::copy_unit(std::uint32_t layer, std::uint32_t position, std::uint32_t count,
+                         std::uint8_t* to, bool past_caches) const {
+  const RowUnit& unit = unit_of(position);
+  const auto holds = [&] {
+    return !unit.guard || unit.guard->load(std::memory_order_acquire) == unit.expected;
+  };
+  if (!holds()) return false;
+  const std::size_t bytes = std::size_t{count} * shape_.row_bytes;
+  if (past_caches) {
+    copy_past_caches(to, row(layer, position), bytes);
+  } else {
+    std::memcpy(to, row(layer, position), bytes);
+  }
+  read_fence();
+  return holds();
+}
+
 Gathered RowTable::copy(std::uint32_t layer, std::uint32_t first, std::uint32_t count,
-                        std::uint8_t* to) const {
+                        std::uint8_t* to, Helpers* helpers) const {
   if (layer >= shape_.layers || first > shape_.tokens || count > shape_.tokens - first) {
     return {Status::kBounds, 0};
   }
+  if (count == 0) return {};
   // Units are small beside what they add up to: the size of the whole decides.
   const bool past_caches = std::uint64_t{count} * shape_.row_bytes >= kStreamBytes;
-  for (std::uint32_t done = 0; done < count;) {
-    const std::uint32_t position = first + done;
-    const RowUnit& unit = unit_of(position);
-    const auto holds = [&] {
-      return !unit.guard || unit.guard->load(std::memory_order_acquire) == unit.expected;
-    };
-    const std::uint32_t here =
-        std::min(count - done, shape_.unit_tokens - position % shape_.unit_tokens);
-    if (!holds()) return {Status::kMoved, done};
-    const std::size_t bytes = std::size_t{here} * shape_.row_bytes;
-    if (past_caches) {
-      copy_past_caches(to, row(layer, position), bytes);
-    } else {
-      std::memcpy(to, row(layer, position), bytes);
+  const std::uint32_t unit = first / shape_.unit_tokens;
+  const std::size_t parts = (first + count - 1) / shape_.unit_tokens - unit + 1;
+  std::atomic<std::size_t> moved{count};  // the first row that has another owner
+  const auto copy_part = [&](std::size_t part) {
+    const std::uint64_t begin = (unit + part) * std::uint64_t{shape_.unit_tokens};
+    const auto from = static_cast<std::uint32_t>(std::max<std::uint64_t>(begin, first));
+    const auto end = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(begin + shape_.unit_tokens, std::uint64_t{first} + count));
+    const std::size_t done = from - first;
+    if (done > moved.load(std::memory_order_relaxed)) return;
+    if (copy_unit(layer, from, end - from, to + done * shape_.row_bytes, past_caches)) return;
+    std::size_t least = moved.load(std::memory_order_relaxed);
+    while (done < least && !moved.compare_exchange_weak(least, done, std::memory_order_relaxed)) {
     }
-    read_fence();
-    if (!holds()) return {Status::kMoved, done};
-    to += bytes;
-    done += here;
+  };
+  if (helpers == nullptr) {
+    for (std::size_t part = 0; part < parts; part++) copy_part(part);
+  } else {
+    helpers->run(parts, copy_part);
   }
-  return {};
+  const std::size_t at = moved.load(std::memory_order_relaxed);
+  return at < count ? Gathered{Status::kMoved, at} : Gathered{};
 }
 
 const std::uint8_t* RowTable::run(std::uint32_t layer,

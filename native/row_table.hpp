@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "helpers.hpp"
 #include "status.hpp"
 
 namespace moonpool {
@@ -45,18 +46,23 @@ class RowTable {
 
   const RowShape& shape() const { return shape_; }
   // Row `positions[i]` of `layer` to `to + slots[i] * row_bytes`; without slots one after another.
-  // Nothing is copied on kBounds; on kMoved the destination's content is undefined.
+  // Nothing is copied on kBounds; on kMoved the destination's content is undefined. With helpers
+  // the rows are split between them and the caller: no two slots may be the same then.
   Gathered gather(std::uint32_t layer, std::span<const std::uint32_t> positions, std::uint8_t* to,
-                  std::span<const std::uint32_t> slots = {}) const;
-  // All rows [first, first + count) of `layer`, one after another.
-  Gathered copy(std::uint32_t layer, std::uint32_t first, std::uint32_t count,
-                std::uint8_t* to) const;
+                  std::span<const std::uint32_t> slots = {}, Helpers* helpers = nullptr) const;
+  // All rows [first, first + count) of `layer`, one after another; with helpers by units.
+  Gathered copy(std::uint32_t layer, std::uint32_t first, std::uint32_t count, std::uint8_t* to,
+                Helpers* helpers = nullptr) const;
   // Where the rows of `positions` (checked by the caller) lie if they follow each other in one
   // unit, so that they need not be copied together; else null. Looks at no guard.
   const std::uint8_t* run(std::uint32_t layer, std::span<const std::uint32_t> positions) const;
 
  private:
   Gathered check(std::uint32_t layer, std::span<const std::uint32_t> positions) const;
+  void move_rows(std::uint32_t layer, std::span<const std::uint32_t> positions, std::uint8_t* to,
+                 std::span<const std::uint32_t> slots, std::size_t first) const;
+  bool copy_unit(std::uint32_t layer, std::uint32_t position, std::uint32_t count, std::uint8_t* to,
+                 bool past_caches) const;
   const RowUnit& unit_of(std::uint32_t position) const;
   const std::uint8_t* row(std::uint32_t layer, std::uint32_t position) const;
 

@@ -14,6 +14,7 @@
 #include "bind.hpp"
 #include "buffer.hpp"
 #include "column_args.hpp"
+#include "helpers.hpp"
 #include "hot_buffer.hpp"
 #include "region.hpp"
 #include "row_table.hpp"
@@ -23,6 +24,8 @@ using namespace nb::literals;
 
 namespace moonpool {
 namespace {
+
+constexpr std::uint32_t kHelpersMax = 64;
 
 using Words = std::atomic<std::uint64_t>;
 using U32s = ColumnArg<std::uint32_t>;
@@ -89,8 +92,8 @@ class PyRowTable {
 
   const RowTable& table() const { return *table_; }
 
-  nb::tuple gather(nb::handle layers, nb::handle counts, nb::handle positions,
-                   nb::handle out) const {
+  nb::tuple gather(nb::handle layers, nb::handle counts, nb::handle positions, nb::handle out,
+                   Helpers* helpers) const {
     const U32s layer(layers, "layers"), count(counts, "counts"), position(positions, "positions");
     same_length(layer.size(), count.size(), "counts");
     const Buffer to(out, true);
@@ -108,7 +111,7 @@ class PyRowTable {
       std::size_t done = 0;
       for (std::size_t i = 0; i < layer.size() && result.status == Status::kOk; i++) {
         result = table_->gather(layer.data()[i], std::span(position.data() + done, count.data()[i]),
-                                to.bytes() + done * bytes);
+                                to.bytes() + done * bytes, {}, helpers);
         if (result.status != Status::kOk) result.at += done;
         done += count.data()[i];
       }
@@ -116,8 +119,8 @@ class PyRowTable {
     return told(result);
   }
 
-  nb::tuple copy(std::uint32_t layer, std::uint32_t first, std::uint32_t count,
-                 nb::handle out) const {
+  nb::tuple copy(std::uint32_t layer, std::uint32_t first, std::uint32_t count, nb::handle out,
+                 Helpers* helpers) const {
     const Buffer to(out, true);
     if (count > to.size() / table_->shape().row_bytes) {
       throw std::invalid_argument(std::to_string(count) + " rows do not fit a buffer of " +
@@ -126,7 +129,7 @@ class PyRowTable {
     Gathered result;
     {
       nb::gil_scoped_release release;
-      result = table_->copy(layer, first, count, to.bytes());
+      result = table_->copy(layer, first, count, to.bytes(), helpers);
     }
     return told(result);
   }
@@ -258,6 +261,15 @@ void make_row_table(PyRowTable* self, std::uint32_t row_bytes, std::uint32_t uni
                         unit_offsets, unit_strides, guard_buffer, guard_offsets, guard_values);
 }
 
+// Threads beside the caller's.
+void make_helpers(Helpers* self, std::uint32_t count) {
+  if (count > kHelpersMax) {
+    throw std::invalid_argument(std::to_string(count) + " helpers; there can be " +
+                                std::to_string(kHelpersMax));
+  }
+  new (self) Helpers(count);
+}
+
 // Words that other processes read at the same time. What was written before is seen before them.
 void store_words(nb::handle buffer, nb::handle offsets, nb::handle values) {
   const Buffer memory(buffer, true);
@@ -277,13 +289,18 @@ void store_words(nb::handle buffer, nb::handle offsets, nb::handle values) {
 }  // namespace
 
 void bind_sparse(nb::module_& m) {
+  nb::class_<Helpers>(m, "Helpers")
+      .def("__init__", make_helpers, "count"_a)
+      .def_prop_ro("count", &Helpers::count);
   nb::class_<PyRowTable>(m, "RowTable")
       .def("__init__", make_row_table, "row_bytes"_a, "unit_tokens"_a, "layers"_a, "tokens"_a,
            "buffers"_a, "unit_buffers"_a, "unit_offsets"_a, "unit_strides"_a,
            "guard_buffer"_a = nb::none(), "guard_offsets"_a = nb::none(),
            "guard_values"_a = nb::none())
-      .def("gather", &PyRowTable::gather, "layers"_a, "counts"_a, "positions"_a, "out"_a)
-      .def("copy", &PyRowTable::copy, "layer"_a, "first"_a, "count"_a, "out"_a);
+      .def("gather", &PyRowTable::gather, "layers"_a, "counts"_a, "positions"_a, "out"_a,
+           "helpers"_a = nb::none())
+      .def("copy", &PyRowTable::copy, "layer"_a, "first"_a, "count"_a, "out"_a,
+           "helpers"_a = nb::none());
   nb::class_<PyHotBuffer>(m, "HotBuffer")
       .def(nb::init<std::uint32_t, std::uint32_t, std::uint32_t, const std::string&, std::uint64_t,
                     std::uint32_t>(),

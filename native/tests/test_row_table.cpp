@@ -116,6 +116,56 @@ TEST(copies_past_the_caches_write_what_they_are_told_and_nothing_else) {
   }
 }
 
+TEST(rows_split_between_helpers_are_the_same_rows) {
+  Rows rows(64, 5000);
+  Helpers helpers(3);
+  std::mt19937 random(3);
+  std::vector<std::uint32_t> positions(1000);
+  std::vector<std::uint8_t> out(5000 * kRow);
+  for (int lap = 0; lap < 50; lap++) {
+    for (auto& position : positions) position = random() % 5000;
+    std::fill(out.begin(), out.end(), 0xee);
+    CHECK_EQ(rows.table().gather(1, positions, out.data(), {}, &helpers).status, Status::kOk);
+    for (std::size_t i = 0; i < positions.size(); i++) {
+      CHECK(is_row(out.data() + i * kRow, 1, positions[i]));
+    }
+    CHECK_EQ(out[positions.size() * kRow], 0xee);
+    std::fill(out.begin(), out.end(), 0xee);
+    CHECK_EQ(rows.table().copy(2, 37, 4900, out.data(), &helpers).status, Status::kOk);
+    for (std::uint32_t i = 0; i < 4900; i++) CHECK(is_row(out.data() + i * kRow, 2, 37 + i));
+    CHECK_EQ(out[4900 * kRow], 0xee);
+  }
+}
+
+TEST(helpers_do_each_part_once_and_tell_who_has_another_owner) {
+  Helpers helpers(2);
+  std::vector<std::atomic<int>> done(777);
+  for (const std::size_t parts : {0u, 1u, 2u, 777u}) {
+    for (auto& count : done) count = 0;
+    helpers.run(parts, [&](std::size_t part) { done[part]++; });
+    for (std::size_t part = 0; part < done.size(); part++) CHECK_EQ(done[part], part < parts);
+  }
+  // Two callers at once: one of them does its parts alone.
+  std::atomic<int> sum{0};
+  std::thread other([&] {
+    for (int lap = 0; lap < 200; lap++) helpers.run(10, [&](std::size_t) { sum++; });
+  });
+  for (int lap = 0; lap < 200; lap++) helpers.run(10, [&](std::size_t) { sum++; });
+  other.join();
+  CHECK_EQ(sum, 4000);
+  Rows rows(64, 1000);
+  std::atomic<std::uint64_t> words[2] = {7, 8};
+  rows.units[5].guard = &words[0];
+  rows.units[9].guard = &words[1];
+  rows.units[5].expected = rows.units[9].expected = 8;
+  std::vector<std::uint8_t> out(1000 * kRow);
+  const Gathered got = rows.table().copy(0, 10, 900, out.data(), &helpers);
+  CHECK_EQ(got.status, Status::kMoved);
+  CHECK_EQ(got.at, 5 * 64 - 10);
+  words[0] = 8;
+  CHECK_EQ(rows.table().copy(0, 10, 900, out.data(), &helpers).status, Status::kOk);
+}
+
 TEST(a_run_is_found_where_it_lies) {
   Rows rows(64, 200);
   const RowTable table = rows.table();

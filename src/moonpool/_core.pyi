@@ -1070,6 +1070,14 @@ def group_seed(seed: int, group: int) -> int:
 # Columns are one-dimensional, contiguous u32 or u64 (TypeError), of one length where they belong
 # together (ValueError). Answers are (status, index): the native Status, which entry it is about.
 
+class Helpers:
+    """`count` threads that take parts of a caller's gathers and copies, native/helpers.hpp.
+    ValueError for more than 64. Callers on several threads: the first one is helped."""
+
+    def __init__(self, count: int) -> None: ...
+    @property
+    def count(self) -> int: ...
+
 class RowTable:
     """Where a prefix's rows lie: unit i holds `unit_tokens` tokens in `buffers[unit_buffers[i]]`,
     its layers `unit_strides[i]` bytes apart. IndexError for a unit outside its buffer. With guards
@@ -1090,9 +1098,16 @@ class RowTable:
         guard_values: _Buffer | None = None,
     ) -> None: ...
     def gather(
-        self, layers: _Buffer, counts: _Buffer, positions: _Buffer, out: _Buffer
+        self,
+        layers: _Buffer,
+        counts: _Buffer,
+        positions: _Buffer,
+        out: _Buffer,
+        helpers: Helpers | None = None,
     ) -> tuple[int, int]: ...
-    def copy(self, layer: int, first: int, count: int, out: _Buffer) -> tuple[int, int]: ...
+    def copy(
+        self, layer: int, first: int, count: int, out: _Buffer, helpers: Helpers | None = None
+    ) -> tuple[int, int]: ...
 
 class HotBuffer:
     """Fixed rows a layer, native/hot_buffer.hpp. ValueError for lists that do not fit it,

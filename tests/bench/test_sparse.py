@@ -8,7 +8,6 @@ from moonpool.bench.sparse_traces import WARM_STEPS, RecordedSteps
 from moonpool.sparse import SparseLayout
 from moonpool.sparse.traces import packaged_trace
 
-
 COSTS = ("touch_ns", "call_us", "position_ns")
 
 
@@ -33,6 +32,7 @@ def test_every_case_checks_its_rows() -> None:
             steady = rows[f"4096-{size}-{transport}-steady-1024"]
             assert steady["local_bytes"] == steady["local_bytes_formula"]
             assert f"4096-{size}-{transport}-recorded-128-recall" in rows
+            assert rows[f"4096-{size}-shm-threads-2"]["threads"] == 2
             assert set(COSTS) <= set(rows[f"4096-{size}-machine-costs"])
             hint = rows[f"4096-{size}-{transport}-hint-recall"]
             assert 0 < float(str(hint["hint_recall"])) < 1

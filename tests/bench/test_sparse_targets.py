@@ -13,6 +13,13 @@ ROWS: list[Row] = [
     {"bench": "sparse", "case": "131072-656-shm-pipelined", "first_step_ratio": 5.2},
     {
         "bench": "sparse",
+        "case": "131072-656-shm-threads-2",
+        "threads": 2,
+        "first_step_ratio": 26.0,
+        "first_step_ratio_fetched": 4.8,
+    },
+    {
+        "bench": "sparse",
         "case": "131072-656-tcp-hint-smollm2-quest",
         "hint_gain": 1.1,
         "hint_gain_in_line": 0.9,
@@ -45,6 +52,8 @@ def test_only_the_longest_prefix_is_judged_each_figure_by_its_own_target() -> No
         ("tcp", "batch1_step_ratio", None),
         ("shm", "first_step_ratio, keys fetched", False),
         ("shm", "first_step_ratio, keys a layer ahead", True),
+        ("shm", "first_step_ratio, 2 threads each", True),
+        ("shm", "first_step_ratio_fetched, 2 threads each", False),
         ("tcp", "hint_gain, smollm2-quest", None),
         ("tcp", "hint_gain_in_line, smollm2-quest", None),
         ("shm", "steady_ratio, 4096 rows", True),

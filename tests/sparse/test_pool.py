@@ -84,6 +84,39 @@ def test_index_keys_stream_layer_by_layer(tmp_path: Path) -> None:
             assert reader.counters.index_bytes == 7 * 4 * SMALL.index_page_bytes
 
 
+def test_keys_are_brought_two_layers_ahead_and_no_further(tmp_path: Path) -> None:
+    layout = SparseLayout(6, 656)
+    with SparsePool.create(tmp_path / "six", layout, 256) as pool:
+        with pool.writer("a", 200) as writer:
+            for layer in range(6):
+                writer.put(layer, 0, rows_of(layout, 5, layer, range(200)))
+            writer.seal(200)
+        with pool.reader("a") as reader:
+            stream = reader.load_index(ahead=True)
+            next(stream)
+            stream.close()  # what was asked for meanwhile is waited for
+            assert reader.counters.index_bytes == 3 * 4 * layout.index_page_bytes
+
+
+def test_threads_share_gathers_and_copies(tmp_path: Path) -> None:
+    with small_pool(tmp_path, tokens=2048, devices=2) as pool:
+        write(pool, "a", 1, 2000)
+        with pool.reader("a") as reader:
+            reader.use_threads(3)
+            wanted = np.random.default_rng(1).integers(0, 2000, 700)
+            out = np.empty((700, 656), np.uint8)
+            reader.gather(2, wanted, out)
+            assert np.array_equal(out, rows_of(SMALL, 1, 2, wanted))
+            whole = np.empty((2000, 656), np.uint8)
+            reader.read_layer(1, whole)
+            assert np.array_equal(whole, rows_of(SMALL, 1, 1, range(2000)))
+            (keys,) = [keys for _, keys in reader.load_index([1])]
+            assert np.array_equal(keys, index_of(SMALL, 1, 1, 2000))
+            for threads in (0, 66):
+                with pytest.raises(BadInput, match="threads are 1 to 65"):
+                    reader.use_threads(threads)
+
+
 def test_a_gather_in_the_background(tmp_path: Path) -> None:
     with small_pool(tmp_path) as pool:
         write(pool, "a", 1, 100)

@@ -120,6 +120,8 @@ def test_hot_buffers_hold_the_same_rows(reader: SparseReader, policy: str, rows:
 def test_tcp_moves_the_rows_and_little_else(filled: Rig) -> None:
     pool = filled.connect(shared_memory=False)
     with PrefixStore(pool, SMALL, UNIT).reader("p", "tcp") as reader:
+        with pytest.raises(BadInput, match="moved by one thread"):
+            reader.use_threads(2)
         out = np.empty((400, 656), np.uint8)
         endpoint = cast(BlockingShell, pool._shell).opener._endpoint
         assert endpoint is not None

@@ -20,7 +20,13 @@ import numpy as np
 
 from moonpool.bench import sparse_decoder
 from moonpool.bench.runner import Row, Settings, make_row
-from moonpool.bench.sparse_beside import Places, first_steps_beside, keys_ahead
+from moonpool.bench.sparse_beside import (
+    THREADS,
+    Places,
+    first_steps_beside,
+    first_steps_shared,
+    keys_ahead,
+)
 from moonpool.bench.sparse_costs import costs
 from moonpool.bench.sparse_parts import (
     KEY,
@@ -119,7 +125,7 @@ class _Sparse:
                     yield self._costs(reader)
                 full = self._full(transport, reader)
                 yield from self._first_steps(transport, reader, full)
-                yield self._beside(transport, reader)
+                yield from self._two_threads(transport, reader)
                 for times in BUFFERS if self._full_matrix or self._tokens == SIZES[0] else (2,):
                     published = Trace(self._layout.layers, self._tokens, self._top_k)
                     yield self._steady(transport, reader, times, published)
@@ -203,11 +209,14 @@ class _Sparse:
             },
         )
 
-    def _beside(self, transport: str, reader: SparseReader) -> Row:
+    def _two_threads(self, transport: str, reader: SparseReader) -> Iterator[Row]:
         here = SparseReader(local_source(self._layout, self._private))
         places = Places(self._keys, self._private, self._rows[0])
         figures = first_steps_beside(reader, here, places, self._wanted, self._rounds)
-        return self._row(f"{transport}-pipelined", figures)
+        yield self._row(f"{transport}-pipelined", figures)
+        if transport == "shm":
+            figures = first_steps_shared(reader, places, self._wanted, self._rounds)
+            yield self._row(f"{transport}-threads-{THREADS}", figures)
 
     def _costs(self, near: SparseReader) -> Row:
         return self._row("machine-costs", costs(near, self._pools["tcp"]))

@@ -1,8 +1,9 @@
-"""What a first step gains when index keys come beside it, in a second thread, for the sparse bench.
+"""What a first step gains from a second thread, for the sparse bench.
 
-The full fetch gets the same thread: it brings a layer's rows and keys while the layer before is
-gathered from local memory, as on-demand brings a layer's keys while the layer before is gathered
-from the pool. So each side has one thread that moves in bulk and one that gathers.
+The full fetch always gets the same. Either keys come beside the step: the full fetch brings a
+layer's rows and keys while the layer before is gathered from local memory, as on-demand brings a
+layer's keys while the layer before is gathered from the pool. Or each gather and copy is split
+between both threads.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from moonpool.sparse.indexers import DsaIndexer, DsaQuery
 
 LAYERS: Final = 4
 HEADS: Final = 16
+THREADS: Final = 2
 AHEAD: Final = 2
 """Layers asked for before they are used, on both sides (as `load_index(ahead=True)`)."""
 
@@ -70,7 +72,8 @@ def first_steps_beside(
                 ok = _gather(here, layer, positions[layer], places.rows, look) and ok
         return ok
 
-    ok, laps = True, ([], [])  # type: tuple[bool, tuple[list[float], list[float]]]
+    ok = True
+    laps: tuple[list[float], list[float]] = ([], [])
     for way, times in zip((on_demand, whole), laps, strict=True):
         places.keys[:] = 255
         ok = way(wanted(), True) and ok
@@ -91,6 +94,51 @@ def first_steps_beside(
         "full_s": full,
         "step_s": step,
         "step_p99_s": float(np.percentile(laps[0], 99)),
+        "ok": ok,
+    }
+
+
+def first_steps_shared(
+    reader: SparseReader, places: Places, wanted: Callable[[], list[U32]], rounds: int
+) -> Row:
+    """On-demand over full fetch, each with every gather and copy split between THREADS threads:
+    whole rows, keys and gathers one after the other."""
+    layout, ok = reader.layout, True
+    laps: dict[str, list[float]] = {name: [] for name in ("full", "keys", "step")}
+    reader.use_threads(THREADS)
+    try:
+        for _ in range(rounds):
+            begin = time.perf_counter()
+            for layer in range(layout.layers):
+                reader.read_layer(layer, places.private[layer])
+            laps["full"].append(time.perf_counter() - begin)
+            places.keys[:] = 255
+            begin = time.perf_counter()
+            for _ in reader.load_index(out=places.keys):
+                pass
+            laps["keys"].append(time.perf_counter() - begin)
+            ok = all((keys == n % 251).all() for n, keys in enumerate(places.keys)) and ok
+            seconds = 0.0
+            for layer, positions in enumerate(wanted()):
+                out = places.rows[: len(positions)]
+                out[:] = 0
+                begin = time.perf_counter()
+                reader.gather(layer, positions, out)
+                seconds += time.perf_counter() - begin
+                ok = ok and is_stamped(layout, layer, positions, out)
+                own = places.private[layer][positions]
+                ok = ok and is_stamped(layout, layer, positions, own)
+            laps["step"].append(seconds)
+    finally:
+        reader.use_threads(1)
+    full, keys_s, step = (statistics.median(times) for times in laps.values())
+    return {
+        "threads": THREADS,
+        "first_step_ratio": full / step,
+        "first_step_ratio_fetched": (full + keys_s) / (step + keys_s),
+        "full_s": full,
+        "keys_s": keys_s,
+        "step_s": step,
         "ok": ok,
     }
 

@@ -18,11 +18,13 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from moonpool import _core
 from moonpool.core.errors import BadInput, Closed, DeadlineExceeded
 from moonpool.sparse.layout import U8, U32, SparseLayout, as_positions, as_rows, lines_of
-from moonpool.sparse.source import RowSource
+from moonpool.sparse.source import RowSource, TableSource
 
 Hint = Sequence[U32]  # positions by layer
+THREADS_MAX = 65  # 64 that help
 _WAIT_S = 30.0
 _AHEAD = 2  # layers: one on its way, one asked for, so that the thread that brings them never waits
 _CLOSED = "this sparse reader is closed; open the prefix again"
@@ -113,6 +115,20 @@ class SparseReader:
     def counters(self) -> ReaderCounters:
         with self._lock:
             return ReaderCounters(*self._counts)
+
+    def use_threads(self, threads: int) -> None:
+        """Every gather and copy from here on is split between `threads` threads, the caller's
+        among them; 1, as at first: nobody helps. Parts are taken, not dealt out, so a helper that
+        gets no processor costs little. Not while another call is under way.
+
+        Raises BadInput for less than 1 or more than 65, and where no rows are mapped: over TCP the
+        node packs them.
+        """
+        if not isinstance(self._source, TableSource):
+            raise BadInput(f"rows that come by {self.kind} are moved by one thread")
+        if not 1 <= threads <= THREADS_MAX:
+            raise BadInput(f"threads are 1 to {THREADS_MAX}, not {threads}")
+        self._source.helpers = _core.Helpers(threads - 1) if threads > 1 else None
 
     def gather(self, layer: int, positions: Any, out: Any = None) -> GatherStats:
         """Rows of one layer into `out` (len(positions) rows of entry_bytes), in the order asked.

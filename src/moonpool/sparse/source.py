@@ -69,7 +69,7 @@ class Guards(NamedTuple):
 
 
 class TableSource:
-    """Rows in mapped memory, read in place."""
+    """Rows in mapped memory, read in place; `helpers` take parts of every gather and copy."""
 
     def __init__(
         self, kind: str, layout: SparseLayout, tokens: int, units: Units, guards: Guards | None
@@ -81,6 +81,7 @@ class TableSource:
         self.tokens = tokens
         self.units = units
         self.guards = guards
+        self.helpers: _core.Helpers | None = None
         guard = guards if guards is not None else (None, None, None)
         self.table: _core.RowTable | None = _core.RowTable(
             layout.entry_bytes,
@@ -110,21 +111,23 @@ class TableSource:
 
     def gather(self, layers: U32, counts: U32, positions: U32, out: U8) -> None:
         assert self.table is not None
-        check_told(*self.table.gather(layers, counts, positions, out))
+        check_told(*self.table.gather(layers, counts, positions, out, self.helpers))
 
     def copy_rows(self, layer: int, out: U8) -> None:
         assert self.table is not None
-        check_told(*self.table.copy(layer, 0, self.tokens, out))
+        check_told(*self.table.copy(layer, 0, self.tokens, out, self.helpers))
 
     def copy_index(self, layer: int, out: U8) -> None:
         if self._index is None:
             raise BadInput("this prefix has no index keys: its layout has index_bytes 0")
-        check_told(*self._index.copy(layer, 0, self.layout.pages(self.tokens), out))
+        pages = self.layout.pages(self.tokens)
+        check_told(*self._index.copy(layer, 0, pages, out, self.helpers))
 
     def close(self) -> None:
         """The memory may be unmapped: the table lets go of it."""
         self.table = None
         self._index = None
+        self.helpers = None
 
 
 def check_told(status: int, at: int) -> None:
