@@ -1,6 +1,7 @@
 """The sparse bench on a small prefix: every case, every row checked; no figure is judged."""
 
 import numpy as np
+import pytest
 
 from moonpool.bench.runner import Settings, rows_of
 from moonpool.bench.sparse_parts import Trace, is_stamped, stamped
@@ -9,10 +10,6 @@ from moonpool.sparse import SparseLayout
 from moonpool.sparse.traces import packaged_trace
 
 COSTS = ("touch_ns", "call_us", "position_ns")
-
-
-def ceiling_of(row_bytes: int) -> float:
-    return 1 + row_bytes / 132
 
 
 def test_every_case_checks_its_rows() -> None:
@@ -28,7 +25,7 @@ def test_every_case_checks_its_rows() -> None:
             assert float(str(resident["first_step_ratio"])) > 0
             assert f"4096-{size}-{transport}-fetched" in rows
             beside = rows[f"4096-{size}-{transport}-pipelined"]
-            assert beside["ceiling"] == ceiling_of(size)
+            assert beside["ceiling"] == pytest.approx(1 + size / 132, rel=1e-3)
             steady = rows[f"4096-{size}-{transport}-steady-1024"]
             assert steady["local_bytes"] == steady["local_bytes_formula"]
             assert f"4096-{size}-{transport}-recorded-128-recall" in rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from types import TracebackType
@@ -169,7 +169,7 @@ class SparseReader:
 
     def load_index(
         self, layers: Sequence[int] | None = None, out: Any = None, *, ahead: bool = False
-    ) -> Iterator[tuple[int, U8]]:
+    ) -> Generator[tuple[int, U8], None, None]:
         """Index keys layer by layer, as they arrive: (layer, u8[pages, index_page_bytes]).
 
         With `out` (u8[len(layers), pages, index_page_bytes]) they are put there, else each layer
