@@ -208,6 +208,17 @@ class MasterConfig(TlsSection, frozen=True, kw_only=True):
         ),
     ] = 3600
 
+    snapshot: Annotated[
+        str,
+        setting(
+            "File that the catalog is written to now and then, so that a restart is faster and "
+            "what was read last is still known. Empty: none is written."
+        ),
+    ] = ""
+    snapshot_interval_s: Annotated[
+        float,
+        setting("How often the snapshot is written.", unit="s", minimum=0.1, maximum=86_400),
+    ] = 60.0
     ha: Annotated[
         str,
         setting(
@@ -235,6 +246,11 @@ class MasterConfig(TlsSection, frozen=True, kw_only=True):
             if not is_etcd(self.ha):
                 raise BadConfig(f"master.ha = {self.ha!r}: write 'etcd://host:2379/prefix'")
             check_master(self.ha)
+            if self.snapshot:
+                raise BadConfig(
+                    f"master.snapshot = {self.snapshot!r} and master.ha: with several masters those "
+                    "that stand by know everything; drop one of the two"
+                )
         if self.advertise:
             parse_address(self.advertise)
         refuse_open_door(self.SECTION, self.host, self.token)

@@ -35,6 +35,7 @@ from moonpool.pool import messages as m
 from moonpool.pool.effects import Effect
 from moonpool.pool.ha_master import Office
 from moonpool.pool.master_machine import MasterMachine
+from moonpool.pool.snapshot.keeper import SnapshotKeeper
 
 log = logging.getLogger("moonpool.master")
 
@@ -55,6 +56,7 @@ class MasterServer:
         self._tenants = load_tenants(config.tenants, config.token)
         self.tenant_tokens = self._tenants.tokens if self._tenants is not None else {}
         self._tls = server_context(config)
+        self._snapshots = SnapshotKeeper(self) if config.snapshot else None
         self.machine = self._new_machine()
         self.refused = 0
         self.peers: Counter[str] = Counter()  # connections by IP address
@@ -77,6 +79,7 @@ class MasterServer:
             first_term=1 if self.config.ha else self.clock.wall_ms(),
             stand_by=bool(self.config.ha),
             tenants=self._tenants,
+            saved=self._snapshots.load() if self._snapshots is not None else None,
         )
 
     async def start(self) -> str:
@@ -96,6 +99,8 @@ class MasterServer:
         host, port = self._server.sockets[0].getsockname()[:2]
         await self._listen_unix(port)
         self._schedule()
+        if self._snapshots is not None:
+            self._snapshots.start()
         if self.config.ha:
             self._office = Office(self, f"{host}:{port}")
         return f"{host}:{port}"
@@ -123,6 +128,8 @@ class MasterServer:
         self._sessions.clear()
 
     async def stop(self) -> None:
+        if self._snapshots is not None:
+            await self._snapshots.close()
         if self._office is not None:
             await self._office.close()
         for timer in (self._timer, self._look):
@@ -167,6 +174,8 @@ class MasterServer:
             self._fail(session, envelope.id, "internal", repr(error))
             return
         self.perform(effects)
+        if self._snapshots is not None:
+            self._snapshots.look()
         self.machine.counts.handling_s.add(self.clock.monotonic() - now)
 
     def _fail(self, session: int, request: int, code: str, text: str) -> None:

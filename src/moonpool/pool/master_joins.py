@@ -16,6 +16,7 @@ from moonpool.pool.effects import Effect, Send
 from moonpool.pool.master_agents import Agents
 from moonpool.pool.master_links import Links, LinkState, NodeLink
 from moonpool.pool.master_presence import Presence
+from moonpool.pool.master_restoring import Restoring
 from moonpool.pool.master_standby import Standby
 from moonpool.pool.tombstones import DIGEST_BYTES, Tomb
 
@@ -35,6 +36,7 @@ class Joins:
         forget_ms: int,
         term_raised: Callable[[int, float], None],
         standby: Standby,
+        restoring: Restoring,
     ) -> None:
         self._catalog = catalog
         self._links = links
@@ -46,6 +48,7 @@ class Joins:
         self._forget_ms = forget_ms
         self._term_raised = term_raised
         self.standby = standby
+        self._restoring = restoring
         self.elected = standby.going_on
         self.term_wanted = 0  # the lowest term under which a segment that was seen would obey
 
@@ -147,9 +150,19 @@ class Joins:
         self.standby.end()
         self._links.changed()
 
-    def _adopt(self, link: NodeLink, now: float, wall_ms: int, since: int = -1) -> None:
+    def whole(self, link: NodeLink, now: float, wall_ms: int) -> None:
+        """Its node is to tell all it holds, whatever the snapshot has of it."""
+        self._adopt(link, now, wall_ms, -1)
+
+    def _adopt(
+        self, link: NodeLink, now: float, wall_ms: int, since: int | None = None
+    ) -> None:
+        """`since`: what is known of it by following it; None: what the snapshot has of it."""
+        if since is None:
+            since = self._restoring.since(link)
         link.state = LinkState.ADOPTING
         link.segment.open = False
+        link.heard_changes.clear()
         link.progress = self._catalog.inventory.begin(link.segment)
         link.ask_again = False
         assert link.session is not None
@@ -175,7 +188,9 @@ class Joins:
         link.segment.open = link.segment.known
         self._presence.heard(link, now)
         self._agents.catch_up(link)
-        if call.resumed and link.progress is not None:
+        if link.restore is not None:
+            self._restoring.adopted(link, call)
+        elif call.resumed and link.progress is not None:
             link.progress.expected.fill(-1)  # all is known, but what has changed since
         tombs = _tombs_of(call)
         self._agents.bury_tombs(tombs, None, now)

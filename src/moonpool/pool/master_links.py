@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,8 +20,10 @@ from moonpool.pool.catalog.base import Expiry
 from moonpool.pool.catalog.catalog import Catalog
 from moonpool.pool.catalog.inventory import Progress
 from moonpool.pool.catalog.segments import Segment
+from moonpool.pool.snapshot.saved import Restore
 
 MISSED_MAX = 4096  # expiries kept for a node that is away
+HEARD_MAX = 128  # reports remembered: at two a second more than a put may take
 
 
 class LinkState(Enum):
@@ -29,6 +32,14 @@ class LinkState(Enum):
     REPORTING = "reporting"
     LIVE = "live"
     AWAY = "away"
+
+
+class Heard(NamedTuple):
+    """All changes up to `sequence` were told before these numbers were given out."""
+
+    sequence: int
+    next_attempt: int
+    next_copy: int
 
 
 @dataclass(slots=True)
@@ -48,6 +59,8 @@ class NodeLink:
     usage: dict[str, int] | None = None
     followed_to: int = -1  # change number that a master standing by has heard of
     missed: deque[Expiry] = field(default_factory=lambda: deque(maxlen=MISSED_MAX))
+    heard_changes: deque[Heard] = field(default_factory=lambda: deque(maxlen=HEARD_MAX))
+    restore: Restore | None = None  # it is taken in from a snapshot
 
     @property
     def heard(self) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from moonpool._core import Table
@@ -29,33 +28,27 @@ from moonpool.pool.master_orders import RetireOrders
 from moonpool.pool.master_reading import Reading
 from moonpool.pool.master_recovery import Recovery
 from moonpool.pool.master_removals import Removals
-from moonpool.pool.master_requests import Asked, failure_of
+from moonpool.pool.master_requests import Asked, Session, failure_of
 from moonpool.pool.master_stat import catalog_counters, node_counters
 from moonpool.pool.master_tiers import Tiering
 from moonpool.pool.master_waits import KeyWaiters
 from moonpool.pool.master_writing import Writing
 from moonpool.pool.ports import Status
+from moonpool.pool.snapshot.saved import Saved
 from moonpool.pool.tenancy.gate import Gate
 from moonpool.pool.tenancy.scope import enter
 from moonpool.pool.tenancy.shares import Shares
-from moonpool.pool.tenancy.visitor import Visitor, visitor_named
+from moonpool.pool.tenancy.visitor import visitor_named
 
 _STALE = int(Status.STALE_TERM)
-
-
-@dataclass(slots=True)
-class Session:
-    role: Literal["client", "node"]
-    name: str
-    host_id: str
-    visitor: Visitor
 
 
 class MasterMachine:
     """One master. `instance` is its random identity; `nodes_expected` ends a recovery early.
 
     `first_term` must be above every term of earlier masters, also of those whose nodes are away
-    when this one starts (the shell takes it from the wall clock).
+    when this one starts (the shell takes it from the wall clock). `saved`: a snapshot of an earlier
+    master's catalog.
     """
 
     def __init__(
@@ -70,6 +63,7 @@ class MasterMachine:
         first_term: int = 1,
         stand_by: bool = False,
         tenants: Tenants | None = None,
+        saved: Saved | None = None,
     ) -> None:
         self.config = config
         self.limits = limits or MasterLimits()
@@ -85,11 +79,11 @@ class MasterMachine:
         self.shares = None if tenants is None else Shares(tenants)
         settings = catalog_config(config, self.limits)
         self.catalog = Catalog(settings, table, term=first_term, seed=drawn, shares=self.shares)
-        self._make_rooms(nodes_expected, stand_by)
+        self._make_rooms(nodes_expected, stand_by, saved)
         self._handlers = self._client_handlers()
         self._node_handlers = self._handlers_of_nodes()
 
-    def _make_rooms(self, nodes_expected: int, stand_by: bool) -> None:
+    def _make_rooms(self, nodes_expected: int, stand_by: bool, saved: Saved | None) -> None:
         config, limits, catalog, outbox = self.config, self.limits, self.catalog, self._outbox
         self._orders = RetireOrders(limits.retire_waits_max, outbox)
         self.nodes = Nodes(
@@ -101,6 +95,7 @@ class MasterMachine:
             limits.tombstones_max,
             self._raise_term,
             stand_by,
+            saved,
         )
         self.standby = self.nodes.standby
         links, agents = self.nodes.links, self.nodes.agents
@@ -149,8 +144,8 @@ class MasterMachine:
         return {
             m.JoinSegment: self.nodes.joins.join,
             m.Adopted: self._adopted,
-            m.InventoryChunk: self._chunk,
-            m.Changed: self._changed,
+            m.InventoryChunk: self.nodes.chunk,
+            m.Changed: self.nodes.changed,
             m.Heartbeat: self.nodes.reports.heartbeat,
             m.RetireDone: self._retire_done,
             m.Copied: self._copies.copied,
@@ -182,6 +177,15 @@ class MasterMachine:
     @property
     def recovering(self) -> bool:
         return self.recovery.going_on
+
+    @property
+    def restoring(self) -> bool:
+        """There are pieces of a snapshot to be taken in, by `restore`."""
+        return self.nodes.restoring.going_on
+
+    def restore(self, now: float, wall_ms: int) -> list[Effect]:
+        self.nodes.restore(now, wall_ms)
+        return self._flush(now)
 
     # Events from the shell.
 
@@ -376,14 +380,6 @@ class MasterMachine:
         if handler is None:
             raise BadInput(f"a node cannot send {type(message).__name__}")
         handler(session, message, now, wall_ms)
-
-    def _chunk(self, session: int, call: m.InventoryChunk, now: float, wall_ms: int) -> None:
-        take = self.standby.chunk if self.standby.going_on else self.nodes.reports.chunk
-        take(session, call, now, wall_ms)
-
-    def _changed(self, session: int, call: m.Changed, now: float, wall_ms: int) -> None:
-        take = self.standby.changed if self.standby.going_on else self.nodes.reports.resumed
-        take(session, call, now, wall_ms)
 
     def _adopted(self, session: int, call: m.Adopted, now: float, wall_ms: int) -> None:
         if self.nodes.joins.adopted(session, call, now, wall_ms):

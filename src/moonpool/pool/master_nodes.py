@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from moonpool.core.sections import MasterConfig
+from moonpool.pool import messages as m
 from moonpool.pool.catalog.catalog import Catalog
 from moonpool.pool.effects import Effect
 from moonpool.pool.master_agents import Agents
@@ -15,7 +16,9 @@ from moonpool.pool.master_links import Links
 from moonpool.pool.master_orders import RetireOrders
 from moonpool.pool.master_presence import Presence
 from moonpool.pool.master_reports import Reports
+from moonpool.pool.master_restoring import Restoring
 from moonpool.pool.master_standby import Standby
+from moonpool.pool.snapshot.saved import Saved
 from moonpool.pool.tombstones import Tombstones
 
 
@@ -32,6 +35,7 @@ class Nodes:
         tombstones_max: int,
         term_raised: Callable[[int, float], None],
         standing_by: bool,
+        saved: Saved | None = None,
     ) -> None:
         forget_s = config.forget_after_s
         lease_s = (config.node_lease_ms + config.clock_slack_ms) / 1000
@@ -40,6 +44,8 @@ class Nodes:
         self.agents = Agents(catalog, self.links, orders, tombstones, outbox)
         self.presence = Presence(catalog, self.links, self.agents, orders, lease_s, forget_s)
         self.standby = Standby(catalog, self.links, outbox, standing_by)
+        self.reports = Reports(catalog, self.links, self.agents, self.presence, outbox)
+        self.restoring = Restoring(catalog, self.links, self.reports, outbox, saved)
         self.joins = Joins(
             catalog,
             self.links,
@@ -51,5 +57,22 @@ class Nodes:
             config.forget_after_s * 1000,
             term_raised,
             self.standby,
+            self.restoring,
         )
-        self.reports = Reports(catalog, self.links, self.agents, self.presence, outbox)
+
+    def chunk(self, session: int, call: m.InventoryChunk, now: float, wall_ms: int) -> None:
+        take = self.standby.chunk if self.standby.going_on else self.reports.chunk
+        take(session, call, now, wall_ms)
+
+    def changed(self, session: int, call: m.Changed, now: float, wall_ms: int) -> None:
+        if self.standby.going_on:
+            self.standby.changed(session, call, now, wall_ms)
+        elif self.restoring.takes(call.segment):
+            self.restoring.changed(session, call, now, wall_ms)
+        else:
+            self.reports.resumed(session, call, now, wall_ms)
+
+    def restore(self, now: float, wall_ms: int) -> None:
+        """One piece of a snapshot; call while `restoring.going_on`."""
+        for link in self.restoring.step(now, wall_ms):
+            self.joins.whole(link, now, wall_ms)

@@ -54,7 +54,7 @@ class Presence:
     def detach(self, link: NodeLink, now: float) -> None:
         link.session = None
         link.state = LinkState.AWAY
-        link.progress = None
+        link.progress = link.restore = None
         self._away(link, now)
 
     def _away(self, link: NodeLink, now: float) -> None:

@@ -12,7 +12,7 @@ from moonpool.pool.catalog.inventory import Report
 from moonpool.pool.columns import i64, u8, u32, u64
 from moonpool.pool.effects import Effect, Send
 from moonpool.pool.master_agents import Agents
-from moonpool.pool.master_links import Links, LinkState, NodeLink
+from moonpool.pool.master_links import Heard, Links, LinkState, NodeLink
 from moonpool.pool.master_presence import Presence
 from moonpool.pool.tenancy.scope import fits
 
@@ -33,7 +33,7 @@ class Reports:
         self._catalog = catalog
         self._links = links
         self._agents = agents
-        self._presence = presence
+        self.presence = presence
         self._outbox = outbox
         self.refused_chunks = 0
         self.retired_unknown = 0
@@ -44,33 +44,37 @@ class Reports:
         link = self._links.spoken_for(session, call.segment, call.term)
         if link is None or link.progress is None or link.state is LinkState.ADOPTING:
             return
-        self._presence.heard(link, now)
+        self.presence.heard(link, now)
+        if self.take(link, report_of(call), now, wall_ms) and call.last:
+            self.reported(link, now, wall_ms)
+
+    def take(self, link: NodeLink, report: Report, now: float, wall_ms: int) -> bool:
+        """A piece of an inventory that is on its way; False: it broke a bound."""
+        assert link.progress is not None and link.session is not None
         try:
             retirements = self._catalog.inventory.take(
-                link.segment, link.progress, report_of(call), self._removed, now, wall_ms
+                link.segment, link.progress, report, self._removed, now, wall_ms
             )
         except ValueError as error:
             # Nothing more is believed of it, and nobody waits for it, until it joins again.
             self.refused_chunks += 1
-            self._outbox.append(Send(session, 0, m.Failure("bad_input", str(error))))
-            self._presence.detach(link, now)
+            self._outbox.append(Send(link.session, 0, m.Failure("bad_input", str(error))))
+            self.presence.detach(link, now)
             self._links.changed()
-            return
-        sequences = u64(call.version_sequence)
-        if sequences.size:
+            return False
+        if report.sequences.size:
             admission = self._catalog.admission
-            admission.next_sequence = max(admission.next_sequence, int(sequences.max()) + 1)
+            admission.next_sequence = max(admission.next_sequence, int(report.sequences.max()) + 1)
         self.retired_unknown += sum(one.slots.size for one in retirements)
         self._agents.retire(retirements)
-        if call.last:
-            self._reported(link, now, wall_ms)
+        return True
 
     def resumed(self, session: int, call: m.Changed, now: float, wall_ms: int) -> None:
         """Instead of an inventory: what has changed since this master heard of it standing by."""
         link = self._links.spoken_for(session, call.segment, call.term)
         if link is None or link.progress is None or link.state is not LinkState.REPORTING:
             return
-        self._presence.heard(link, now)
+        self.presence.heard(link, now)
         slots, report = u32(call.slot), report_of(call.sealed)
         self._catalog.inventory.changed(link.segment, slots, report, now, wall_ms)
         self._agents.retire(
@@ -79,9 +83,10 @@ class Reports:
             )
         )
         if call.last:
-            self._reported(link, now, wall_ms)
+            self.reported(link, now, wall_ms)
 
-    def _reported(self, link: NodeLink, now: float, wall_ms: int) -> None:
+    def reported(self, link: NodeLink, now: float, wall_ms: int) -> None:
+        """All that the segment holds was taken in."""
         assert link.progress is not None
         if link.progress.first and not link.segment.objects and self._catalog.config.slow_start_s:
             link.segment.fresh_since, link.segment.warmth = now, 0.1
@@ -118,21 +123,31 @@ class Reports:
         if link is None or link.state is LinkState.ADOPTING:
             return
         if link.lost:
-            self._presence.back(link, wall_ms)
+            self.presence.back(link, wall_ms)
         link.usage = call.usage
         link.segment.settle(now, now)
         link.segment.warm(now, self._catalog.config.slow_start_s)
         self._changes(link, call, now, wall_ms)
+        self.heard(link, call.sequence)
         want = call.gap or link.ask_again
         if want and link.progress is not None:
             link.ask_again, want = True, False
         elif want:
             link.ask_again = False
             link.progress = self._catalog.inventory.begin(link.segment)
-        self._presence.heard(link, now)
+        self.presence.heard(link, now)
+        if link.restore is not None:
+            # Acknowledged, it would renew a lease before what was removed is retired.
+            link.restore.unanswered += 1
+            return
         self._outbox.append(
             Send(session, 0, m.HeartbeatAck(call.segment, self._catalog.term, want))
         )
+
+    def heard(self, link: NodeLink, sequence: int) -> None:
+        """All changes up to `sequence` are known."""
+        attempt, copy = self._catalog.admission.next_sequence, self._catalog.copying.next
+        link.heard_changes.append(Heard(sequence, attempt, copy))
 
     def _changes(self, link: NodeLink, call: m.Heartbeat, now: float, wall_ms: int) -> None:
         """Sealed slots nobody promised or committed are retired; slots the agent let go of are
@@ -146,6 +161,8 @@ class Reports:
             raise BadInput("heartbeat: change columns of unequal length")
         if int(slots.max()) >= link.segment.slots:
             raise BadInput(f"heartbeat: slot {int(slots.max())} of {link.segment.slots}")
+        if link.restore is not None:
+            link.restore.changed[slots] = True
         table = self._catalog.table
         replicas = link.segment.by_slot[slots]
         rows = table.replica_object[replicas]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from moonpool.core.errors import BadInput, Refused
 from moonpool.pool import messages as m
@@ -12,6 +13,16 @@ from moonpool.pool.catalog.reservations import PutRequest
 from moonpool.pool.columns import check_ends, i32, u8, u16, u32, u64, unpack_keys
 from moonpool.pool.master_limits import BATCH_MAX
 from moonpool.pool.tenancy.visitor import OPERATOR, Visitor
+
+
+@dataclass(slots=True)
+class Session:
+    """Who is connected."""
+
+    role: Literal["client", "node"]
+    name: str
+    host_id: str
+    visitor: Visitor
 
 
 class Asked(NamedTuple):

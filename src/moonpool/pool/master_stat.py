@@ -59,6 +59,9 @@ def node_counters(nodes: Nodes) -> Counters:
         "tombstones": len(nodes.agents.tombstones),
         "retired_unknown": nodes.reports.retired_unknown,
         "refused_chunks": nodes.reports.refused_chunks,
+        "restored_segments": nodes.restoring.segments,
+        "restored_objects": nodes.restoring.objects,
+        "distrusted_segments": nodes.restoring.distrusted,
         "topology_version": nodes.links.topology_version,
         "segments": {
             str(link.segment.id): {

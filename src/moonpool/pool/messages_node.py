@@ -38,6 +38,7 @@ class Adopted(msgspec.Struct, array_like=True, frozen=True, tag=42):
     tombstone_term: bytes = b""
     tombstone_sequence: bytes = b""
     resumed: bool = False  # no inventory follows, but what changed after Adopt.since
+    sealed: int = -1  # objects in it, now that no older term can add any; -1: an older release
 
 
 class InventoryChunk(msgspec.Struct, array_like=True, frozen=True, tag=43):

@@ -165,6 +165,7 @@ class NodeMachine:
             np.asarray(terms, np.uint64).tobytes(),
             np.asarray(sequences, np.uint64).tobytes(),
             self._reconciled,
+            self.agent.usage()["sealed"],
         )
         return [adopted, *changes]
 

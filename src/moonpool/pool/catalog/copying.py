@@ -62,6 +62,16 @@ class Copying:
         return iter(list(self._orders.values()))
 
     @property
+    def next(self) -> int:
+        """The number of the next order."""
+        return self._next
+
+    @property
+    def oldest(self) -> int | None:
+        """The number of the oldest open order."""
+        return next(iter(self._orders), None)
+
+    @property
     def within_memory(self) -> int:
         """Orders that no tier below memory has a part in: they wait for nobody slow."""
         return sum(not (one.source.below or one.target.below) for one in self._orders.values())

@@ -174,6 +174,11 @@ class Reservations:
         return gone
 
     @property
+    def oldest(self) -> int | None:
+        """The first attempt of the oldest open batch."""
+        return self._firsts[0] if self._firsts else None
+
+    @property
     def next_deadline(self) -> float | None:
         return next(iter(self._batches.values())).deadline if self._batches else None
 
