@@ -17,6 +17,7 @@ from moonpool.pool.master_machine import MasterMachine
 from moonpool.pool.node_copies import keep
 from moonpool.pool.node_machine import NodeMachine
 from moonpool.pool.ports import CLAIM_DTYPE
+from moonpool.pool.snapshot.saved import Saved
 
 R = TypeVar("R", bound=m.Message)
 CONFIG = MasterConfig(
@@ -65,6 +66,7 @@ class MasterWorld:
     ) -> None:
         self.limits = limits
         self.copying = True  # nodes do at once what they are to copy
+        self.restoring = True  # a snapshot is taken in at once
         self.config = config
         self.now = 100.0
         self.nodes: list[Node] = []
@@ -73,7 +75,13 @@ class MasterWorld:
         self._request = 0
         self.start(instance, nodes_expected)
 
-    def start(self, instance: int, nodes_expected: int = 0, first_term: int = 1) -> None:
+    def start(
+        self,
+        instance: int,
+        nodes_expected: int = 0,
+        first_term: int = 1,
+        saved: Saved | None = None,
+    ) -> None:
         """A new master; nobody is connected to it yet."""
         self.master = MasterMachine(
             self.config,
@@ -81,6 +89,7 @@ class MasterWorld:
             limits=self.limits,
             nodes_expected=nodes_expected,
             first_term=first_term,
+            saved=saved,
         )
         for node in self.nodes:
             node.session = 0
@@ -207,6 +216,15 @@ class MasterWorld:
         for node in touched:
             if not node.deaf:
                 self.pump(node)
+        while self.restoring and self.master.restoring:
+            self.take_piece()
+
+    def take_piece(self) -> None:
+        """The next piece of the snapshot that the master restores from."""
+        effects = self.master.restore(self.now, self.wall_ms)
+        restoring, self.restoring = self.restoring, False
+        self.perform(effects)
+        self.restoring = restoring
 
     # Calls in full.
 

@@ -25,13 +25,15 @@ from moonpool.pool.snapshot.format import MAGIC, End, Head, Part, frame_of
 SLOTS_A_STEP = 8192
 
 
-def frames(catalog: Catalog, links: Links, wall_ms: int) -> Iterator[bytes]:
+def frames(
+    catalog: Catalog, links: Links, wall_ms: int, slots_a_step: int = SLOTS_A_STEP
+) -> Iterator[bytes]:
     """The file piece by piece; between two pieces anything may happen to the catalog."""
     yield MAGIC
     yield frame_of(Head(catalog.term, wall_ms))
     count = 1
     for link in list(links):
-        for frame in _part(catalog, link):
+        for frame in _part(catalog, link, slots_a_step):
             count += 1
             yield frame
     yield frame_of(End(count))
@@ -51,15 +53,15 @@ def settled_to(catalog: Catalog, link: NodeLink) -> int:
     return -1
 
 
-def _part(catalog: Catalog, link: NodeLink) -> Iterator[bytes]:
+def _part(catalog: Catalog, link: NodeLink, slots_a_step: int) -> Iterator[bytes]:
     segment = link.segment
     since = -1 if segment.below else settled_to(catalog, link)
     if since < 0:
         return
     yield frame_of(Part(segment.incarnation, segment.slots, since))
     ranks = _ranks(catalog, segment)
-    for start in range(0, segment.slots, SLOTS_A_STEP):
-        rows = _rows(catalog, segment, start, ranks)
+    for start in range(0, segment.slots, slots_a_step):
+        rows = _rows(catalog, segment, range(start, start + slots_a_step), ranks)
         if rows is not None:
             yield frame_of(rows)
 
@@ -74,13 +76,15 @@ def _ranks(catalog: Catalog, segment: Segment) -> U32:
     return ranks
 
 
-def _rows(catalog: Catalog, segment: Segment, start: int, ranks: U32) -> InventoryChunk | None:
+def _rows(
+    catalog: Catalog, segment: Segment, which: range, ranks: U32
+) -> InventoryChunk | None:
     table = catalog.table
-    here = segment.by_slot[start : start + SLOTS_A_STEP]
+    here = segment.by_slot[which.start : which.stop]
     at = np.flatnonzero(here >= 0)
     if at.size == 0:
         return None
-    slots = (at + start).astype(np.uint32)
+    slots = (at + which.start).astype(np.uint32)
     replicas = here[at]
     rows = table.replica_object[replicas]
     keys, ends = table.keys(rows)
