@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -21,6 +21,8 @@ from moonpool.pool.open_claims import LOST, OpenClaims
 from moonpool.pool.ports import BatchPutCall, Buffer, Outcome, PutCall, ReadCall, Status, failed
 from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
 from moonpool.pool.protocol import Protocol as Dialogue
+from moonpool.pool.snapshot.saved import Saved
+from moonpool.pool.snapshot.writer import frames
 from tests.sim.world import Connection, Process, World
 
 T = TypeVar("T")
@@ -28,11 +30,15 @@ CONNECT_RETRY_S = 0.05
 
 
 class MasterActor(Process):
-    """MasterMachine behind simulated connections. A restart knows nothing of its last life."""
+    """MasterMachine behind simulated connections. A restart knows nothing of its last life but,
+    with `snapshots`, the last one of these that was written to its end."""
 
-    def __init__(self, world: World, config: MasterConfig) -> None:
+    def __init__(self, world: World, config: MasterConfig, snapshots: bool = False) -> None:
         super().__init__(world, "master")
         self.config = config
+        self.snapshots = snapshots
+        self.snapshot = b""
+        self.restored = 0  # segments, over all lives
         self.sessions: dict[int, Connection] = {}
         self._connecting: set[Connection] = set()
         self._next_session = 1
@@ -45,10 +51,36 @@ class MasterActor(Process):
             self.config,
             instance=self.world.random.randbytes(16),
             first_term=self.world.wall_ms(),
+            saved=self._saved(),
         )
         self.sessions = {}
         self._tick_at = float("inf")
         self._schedule()
+        if self.snapshots:
+            self._write(iter(()), [])
+
+    def _saved(self) -> Saved | None:
+        data = self.snapshot
+        return Saved(lambda at, length: data[at : at + length], len(data)) if data else None
+
+    def _write(self, pieces: Iterator[bytes], written: list[bytes]) -> None:
+        """A piece now and then; it may die in between."""
+        if self.machine.recovering or self.machine.restoring:
+            pieces, written = iter(()), []
+        elif piece := next(pieces, None):
+            written.append(piece)
+        else:
+            self.snapshot = b"".join(written) or self.snapshot
+            catalog, links = self.machine.catalog, self.machine.nodes.links
+            pieces, written = frames(catalog, links, self.world.wall_ms(), 64), []
+        self.later(self.world.random.uniform(0.001, 0.05), lambda: self._write(pieces, written))
+
+    def _take(self) -> None:
+        """A piece of the snapshot into the catalog, between other work."""
+        before = self.machine.nodes.restoring.segments
+        if self.machine.restoring:
+            self._perform(self.machine.restore(self.world.now, self.world.wall_ms()))
+        self.restored += self.machine.nodes.restoring.segments - before
 
     def died(self) -> None:
         for connection in [*self.sessions.values(), *self._connecting]:
@@ -109,6 +141,8 @@ class MasterActor(Process):
             connection = self.sessions.get(effect.session)
             if connection is not None:
                 connection.send(1, m.encode(effect.message, effect.request_id))
+        if self.machine.restoring:
+            self.later(self.world.random.uniform(0.0, 0.05), self._take)
         self._schedule()
 
     def _schedule(self) -> None:

@@ -67,7 +67,7 @@ class Scenario:
             repair_delay_s=self.random.choice([0.2, 1.0, 30.0]),
             slow_start_s=self.random.choice([0.0, 2.0]),
         )
-        self.master = MasterActor(self.world, config)
+        self.master = MasterActor(self.world, config, snapshots=seed % 2 == 1)
         self.nodes: list[NodeActor] = []
         for i in range(self.shape.nodes):
             path = self.directory / f"node{i}.seg"
