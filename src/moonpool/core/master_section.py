@@ -248,7 +248,7 @@ class MasterConfig(TlsSection, frozen=True, kw_only=True):
             check_master(self.ha)
             if self.snapshot:
                 raise BadConfig(
-                    f"master.snapshot = {self.snapshot!r} and master.ha: with several masters those "
+                    f"master.snapshot = {self.snapshot!r} and master.ha: of several masters, those "
                     "that stand by know everything; drop one of the two"
                 )
         if self.advertise:

@@ -154,9 +154,7 @@ class Joins:
         """Its node is to tell all it holds, whatever the snapshot has of it."""
         self._adopt(link, now, wall_ms, -1)
 
-    def _adopt(
-        self, link: NodeLink, now: float, wall_ms: int, since: int | None = None
-    ) -> None:
+    def _adopt(self, link: NodeLink, now: float, wall_ms: int, since: int | None = None) -> None:
         """`since`: what is known of it by following it; None: what the snapshot has of it."""
         if since is None:
             since = self._restoring.since(link)

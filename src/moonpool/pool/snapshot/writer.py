@@ -1,4 +1,4 @@
-"""The catalog as the frames of a snapshot, in pieces of bounded work while it goes on changing. Pure.
+"""The catalog as the frames of a snapshot, in pieces of bounded work while it changes. Pure.
 
 Why a snapshot that is never whole at any moment is right: of each segment it names a change number
 up to which all that the agent reported was settled when its rows were begun. A slot that changed
@@ -76,9 +76,7 @@ def _ranks(catalog: Catalog, segment: Segment) -> U32:
     return ranks
 
 
-def _rows(
-    catalog: Catalog, segment: Segment, which: range, ranks: U32
-) -> InventoryChunk | None:
+def _rows(catalog: Catalog, segment: Segment, which: range, ranks: U32) -> InventoryChunk | None:
     table = catalog.table
     here = segment.by_slot[which.start : which.stop]
     at = np.flatnonzero(here >= 0)
