@@ -33,6 +33,7 @@ BENCHES: Final = {
     "exists": "moonpool.bench.exists",
     "pressure": "moonpool.bench.pressure",
     "memory": "moonpool.bench.memory",
+    "scale": "moonpool.bench.scale",
     "radix": "moonpool.bench.radix",
     "proxy": "moonpool.bench.proxy",
     "router": "moonpool.bench.router",

@@ -88,6 +88,7 @@ class Joins:
             endpoint.medium,
         )
         segment.domain = endpoint.labels.get(self._catalog.config.failure_domain, "")
+        segment.told = None
         segment.serves = self._serves(endpoint)
         link = NodeLink(segment, endpoint, session, LinkState.ADOPTING, now)
         self._links.add(link)
@@ -100,6 +101,7 @@ class Joins:
         link.endpoint, link.session = call.endpoint, session
         segment.node, segment.host_id = call.endpoint.node, call.endpoint.host_id
         segment.domain = call.endpoint.labels.get(self._catalog.config.failure_domain, "")
+        segment.told = None
         segment.serves = self._serves(call.endpoint)
         return link
 

@@ -6,6 +6,7 @@ before anything is written, and evicted for just as far as the admitted keys nee
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -263,11 +264,13 @@ class Admission:
         """Segments u16[n, replicas] for the wanted keys, promised at once; the rest is FULL."""
         targets = np.full((rows.size, put.replicas), NO_SEGMENT, np.uint16)
         facts = self._rows.segments.facts(put.tenant)
-        if len({one.node for one in facts}) < put.min_replicas:
+        if not facts or (
+            put.min_replicas > 1 and len({one.node for one in facts}) < put.min_replicas
+        ):
             status[wanted] = _NO_NODE
             return targets, []
-        biggest = sorted((one.capacity_bytes for one in facts), reverse=True)
-        too_big = put.sizes[wanted] > biggest[put.min_replicas - 1]
+        biggest = heapq.nlargest(put.min_replicas, (one.capacity_bytes for one in facts))
+        too_big = put.sizes[wanted] > biggest[-1]
         if too_big.any():
             status[wanted[too_big]] = _TOO_BIG
             spread(put, status)

@@ -224,7 +224,7 @@ class Inventory:
     ) -> tuple[Bool, list[Retirement]]:
         table = self._rows.table
         losers = np.zeros(report.slots.size, np.bool_)
-        promised = sum(one.promised_objects for one in self._rows.segments)
+        promised = self._rows.segments.changes.promised_objects
         if table.replica_count + promised + report.slots.size > table.replicas_max:
             return left, []
         try:

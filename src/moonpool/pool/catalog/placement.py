@@ -15,6 +15,7 @@ from moonpool.core.errors import BadConfig, did_you_mean
 from moonpool.pool.catalog.base import Placement, SegmentFacts
 
 _STRIDE: Final = 7919.0  # makes another uniform number of a draw
+SAMPLE: Final = 64  # of more segments than this so many are weighed, evenly spread
 
 
 class Strategy:
@@ -42,13 +43,15 @@ class Strategy:
             return [left[0].segment]
         chosen: list[SegmentFacts] = []
         while left and len(chosen) < replicas:
-            domains = {one.domain for one in chosen}
-            # Another failure domain is worth more than being near.
-            pool = [one for one in left if one.domain not in domains] or left
-            pool = self.narrow(pool, host_id, prefer)
+            pool = left
+            if chosen:  # another failure domain is worth more than being near
+                domains = {one.domain for one in chosen}
+                pool = [one for one in left if one.domain not in domains] or left
+            pool = _sampled(self.narrow(pool, host_id, prefer), draw)
             one, draw = _drawn(pool, [self.weight(one, evicting) for one in pool], draw)
             chosen.append(one)
-            left = [other for other in left if other.node != one.node]
+            if len(chosen) < replicas:
+                left = [other for other in left if other.node != one.node]
         return [one.segment for one in chosen]
 
     def narrow(self, pool: list[SegmentFacts], host_id: str, prefer: int) -> list[SegmentFacts]:
@@ -121,6 +124,14 @@ def _without_cold(
     return [
         one for one in left if one.warmth >= 1.0 or chance < one.warmth * one.capacity_bytes / total
     ]
+
+
+def _sampled(pool: list[SegmentFacts], draw: float) -> list[SegmentFacts]:
+    """Every n-th of many, from a place that is drawn: each has the same chance to be among them."""
+    if len(pool) <= SAMPLE:
+        return pool
+    step = -(-len(pool) // SAMPLE)
+    return pool[int(draw * _STRIDE) % step :: step]
 
 
 def _drawn(

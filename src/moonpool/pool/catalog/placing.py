@@ -81,7 +81,8 @@ class Placing:
             self._targets[places, column] = number
             self._rows.segments[number].promise(size, count)
         self._next += count
-        self._facts = self._rows.segments.facts(self._put.tenant)
+        if self.left():
+            self._facts = self._rows.segments.facts(self._put.tenant)
 
     def with_room(self) -> None:
         """Assign leading keys while segments have room for them."""
@@ -93,6 +94,8 @@ class Placing:
 
     def _reachable_copies(self) -> int:
         """Copies wanted, as far as there are nodes for them."""
+        if self._put.replicas == 1:
+            return min(1, len(self._facts))
         return min(self._put.replicas, len({one.node for one in self._facts}))
 
     def with_eviction(self, now: float, wall_ms: int) -> list[Retirement]:
@@ -142,7 +145,8 @@ class Placing:
             retirements = self._evict_in(chosen, now, wall_ms)
             tried.update(chosen)
             self._facts = [one for one in self._facts if one.segment not in tried]
-        self._facts = self._rows.segments.facts(self._put.tenant)
+        if self.left():
+            self._facts = self._rows.segments.facts(self._put.tenant)
         return retirements or []
 
     def _evict_in(self, chosen: list[int], now: float, wall_ms: int) -> list[Retirement] | None:

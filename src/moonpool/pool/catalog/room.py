@@ -129,7 +129,7 @@ class Room:
     def short_of_rows(self, put: PutRequest) -> int:
         """How many objects of this kind find no rows, of objects or replicas, were all new."""
         table, n = self._rows.table, put.ends.size
-        promised = sum(one.promised_objects for one in self._rows.segments)
+        promised = self._rows.segments.changes.promised_objects
         replicas = table.replica_count + promised + n * put.replicas
         lacking = -((table.replicas_max - replicas) // put.replicas)
         return max(len(table) + n - table.rows_max, lacking)
