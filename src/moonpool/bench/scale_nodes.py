@@ -6,7 +6,7 @@ An object is a number; its key follows from the number, so that ten millions of 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,27 @@ def keys_of(numbers: I64) -> m.KeyColumn:
     return m.KeyColumn(digits.tobytes(), ends.tobytes())
 
 
+class _Changes(NamedTuple):
+    """Of one call; as they were at that moment."""
+
+    sequence: U64
+    kind: U8
+    slot: U32
+    generation: U64
+    term: U64
+    seq: U64
+
+
+_NONE: Final = _Changes(
+    np.zeros(0, np.uint64),
+    np.zeros(0, np.uint8),
+    np.zeros(0, np.uint32),
+    np.zeros(0, np.uint64),
+    np.zeros(0, np.uint64),
+    np.zeros(0, np.uint64),
+)
+
+
 class NumberedAgent:
     """A segment's tables and no segment: `number` i64[slots] of what is sealed, -1 nothing."""
 
@@ -52,7 +73,7 @@ class NumberedAgent:
         self.generation: U32 = np.zeros(slots, np.uint32)
         self._free = np.arange(slots - 1, -1, -1, dtype=np.uint32)
         self._free_count = slots
-        self._changes: list[tuple[int, int, U32]] = []  # sequence of the first, kind, slots
+        self._changes: list[_Changes] = []
         self._instance = b""
 
     @property
@@ -92,8 +113,18 @@ class NumberedAgent:
 
     def _note(self, kind: int, slots: U32) -> None:
         if slots.size:
-            self._changes.append((self.sequence + 1, kind, slots))
-            self.sequence += slots.size
+            n, first = slots.size, self.sequence + 1
+            self._changes.append(
+                _Changes(
+                    np.arange(first, first + n, dtype=np.uint64),
+                    np.full(n, kind, np.uint8),
+                    slots,
+                    self.generation[slots].astype(np.uint64),
+                    self.value_term[slots],
+                    self.seq[slots],
+                )
+            )
+            self.sequence += n
 
     def expire(self, term: U64, seq: U64) -> int:
         return 0
@@ -132,21 +163,13 @@ class NumberedAgent:
     def changes(self, after_sequence: int, changes_max: int) -> dict[str, Any] | None:
         """Those of the calls after that number; what was told is forgotten."""
         del changes_max
-        left = [one for one in self._changes if one[0] > after_sequence]
+        left = [one for one in self._changes if int(one.sequence[0]) > after_sequence]
         self._changes = []
-        if sum(one[2].size for one in left) > CHANGES_KEPT:
+        if sum(one.slot.size for one in left) > CHANGES_KEPT:
             return None
-        slots = np.concatenate([one[2] for one in left]) if left else np.zeros(0, np.uint32)
-        kinds = [np.full(one[2].size, one[1], np.uint8) for one in left]
-        first = left[0][0] if left else 0
-        return {
-            "sequence": np.arange(first, first + slots.size, dtype=np.uint64),
-            "kind": np.concatenate(kinds) if kinds else np.zeros(0, np.uint8),
-            "slot": slots,
-            "generation": self.generation[slots].astype(np.uint64),
-            "term": self.value_term[slots],
-            "seq": self.seq[slots],
-        }
+        left.append(_NONE)
+        columns = (np.concatenate(some) for some in zip(*left, strict=True))
+        return dict(zip(_Changes._fields, columns, strict=True))
 
     def tombstone_add(self, hash: bytes, term: int, seq: int) -> int:
         return 0

@@ -150,3 +150,25 @@ def test_a_segment_warms_up_in_its_time() -> None:
         segment.warm(now, 10.0)
         seen.append(segment.facts().warmth)
     assert seen == [0.1, 0.5, 1.0] and segment.fresh_since is None
+
+
+@pytest.mark.parametrize("strategy", get_args(PlacementName))
+def test_of_many_segments_all_are_chosen_and_rooms_count(strategy: str) -> None:
+    """Only some are weighed for one decision; over many each gets what it would get."""
+    facts = [fact(n, 100 if n % 2 else 50, host="other") for n in range(200)]
+    draws = [(n + 0.5) / 6_000 for n in range(6_000)]
+    chosen = Counter(place(facts, draw=draw, strategy=strategy)[0] for draw in draws)
+    assert set(chosen) == set(range(200))
+    large = sum(count for number, count in chosen.items() if number % 2) / len(draws)
+    assert large == pytest.approx(0.5 if strategy == "random" else 2 / 3, abs=0.02)
+
+
+def test_of_many_segments_the_preferred_one_and_those_near_come_first() -> None:
+    facts = [fact(n, 50, host="h" if n == 321 else "other") for n in range(500)]
+    assert {place(facts, prefer=77, draw=n / 50)[0] for n in range(50)} == {77}
+    assert {place(facts, draw=n / 50)[0] for n in range(50)} == {321}
+
+
+def test_of_many_segments_the_only_one_with_room_is_found() -> None:
+    facts = [fact(n, 50 if n == 321 else 0, host="other") for n in range(500)]
+    assert {place(facts, draw=n / 50)[0] for n in range(50)} == {321}

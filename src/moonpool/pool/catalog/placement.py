@@ -15,7 +15,8 @@ from moonpool.core.errors import BadConfig, did_you_mean
 from moonpool.pool.catalog.base import Placement, SegmentFacts
 
 _STRIDE: Final = 7919.0  # makes another uniform number of a draw
-SAMPLE: Final = 64  # of more segments than this so many are weighed, evenly spread
+SAMPLE: Final = 64  # of more segments than this so many are weighed
+_PRIME: Final = 7919  # steps of it meet no place twice within fewer than all
 
 
 class Strategy:
@@ -127,11 +128,13 @@ def _without_cold(
 
 
 def _sampled(pool: list[SegmentFacts], draw: float) -> list[SegmentFacts]:
-    """Every n-th of many, from a place that is drawn: each has the same chance to be among them."""
-    if len(pool) <= SAMPLE:
+    """Some of many, each with the same chance. Not every n-th: with segments large and small in
+    turn all of them would be of one kind."""
+    count = len(pool)
+    if count <= SAMPLE:
         return pool
-    step = -(-len(pool) // SAMPLE)
-    return pool[int(draw * _STRIDE) % step :: step]
+    first = int(draw * _STRIDE % 1.0 * count)
+    return [pool[(first + number * _PRIME) % count] for number in range(SAMPLE)]
 
 
 def _drawn(
