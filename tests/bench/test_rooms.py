@@ -28,6 +28,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     small |= {"EVICT_OBJECTS": 8192, "EVICT_BATCHES": 4, "FULL_MEMORY": 64 << 20, "CALLS_S": 0.02}
     for name, value in (small | {"SEGMENTS": 3, "SEGMENT_MEMORY": 16 << 20}).items():
         monkeypatch.setattr(pressure, name, value)
+    monkeypatch.setattr(restart, "SNAPSHOT_S", 0.5)
 
 
 def check(rows: list[Row], bench: str) -> None:
@@ -81,9 +82,10 @@ def test_failover() -> None:
 
 @pytest.mark.faults
 def test_restart() -> None:
-    (row,) = restart.rows(ONCE)
-    check([row], "restart")
-    assert row["ok"]
+    rows = list(restart.rows(ONCE))
+    check(rows, "restart")
+    assert [row["restored"] for row in rows] == [0, 20_000]
+    assert all(row["ok"] for row in rows)
 
 
 def test_the_pool_of_a_bench_need_not_wait_for_other_nodes() -> None:

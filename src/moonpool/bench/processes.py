@@ -20,9 +20,15 @@ VALUE_BYTES: Final = 64
 
 @contextlib.contextmanager
 def pool_of_processes(
-    memory: int, *, slots: int = 0, headroom: int = 256 << 20, nodes: int = 1
+    memory: int,
+    *,
+    slots: int = 0,
+    headroom: int = 256 << 20,
+    nodes: int = 1,
+    snapshot_interval_s: float = 0.0,
 ) -> Iterator[tuple[Cluster, moonpool.Pool]]:
-    """A master and nodes of `memory` bytes on loopback, and a client of theirs."""
+    """A master and nodes of `memory` bytes on loopback, and a client of theirs. With an interval
+    the master writes snapshots."""
     with local_directory("bench") as directory:
         configs = [
             NodeConfig(
@@ -35,18 +41,31 @@ def pool_of_processes(
             )
             for number in range(nodes)
         ]
-        cluster = Cluster(MasterConfig(port=0, nodes_expected=nodes, slow_start_s=0.0), configs)
+        master = MasterConfig(
+            port=0,
+            nodes_expected=nodes,
+            slow_start_s=0.0,
+            snapshot=str(directory / "snapshot") if snapshot_interval_s else "",
+            snapshot_interval_s=snapshot_interval_s or 60.0,
+        )
+        cluster = Cluster(master, configs)
         with cluster, moonpool.connect(cluster.address, token="", timeout_s=30) as pool:
             yield cluster, pool
 
 
 @contextlib.contextmanager
-def small_objects(count: int, nodes: int = 1) -> Iterator[tuple[Cluster, moonpool.Pool]]:
+def small_objects(
+    count: int, nodes: int = 1, snapshot_interval_s: float = 0.0
+) -> Iterator[tuple[Cluster, moonpool.Pool]]:
     """`pool_of_processes` with room for `count` of the small objects of `fill`, and none in it;
     on several nodes with a quarter more, since they are not filled evenly."""
     share = count if nodes == 1 else count * 5 // (4 * nodes)
     with pool_of_processes(
-        share * VALUE_BYTES, slots=share + (1 << 16), headroom=(256 << 20) // nodes, nodes=nodes
+        share * VALUE_BYTES,
+        slots=share + (1 << 16),
+        headroom=(256 << 20) // nodes,
+        nodes=nodes,
+        snapshot_interval_s=snapshot_interval_s,
     ) as (cluster, pool):
         yield cluster, pool
 

@@ -42,9 +42,7 @@ class ScalePool:
     def start(self, instance: int) -> None:
         """A new master, and all nodes join."""
         term = instance * 1000
-        self.master = MasterMachine(
-            self.config, instance.to_bytes(16, "little"), first_term=term
-        )
+        self.master = MasterMachine(self.config, instance.to_bytes(16, "little"), first_term=term)
         self.master.connected(CLIENT, "client", "bench", "elsewhere", self.now)
         for node in self.nodes:
             self.master.connected(node.session, "node", f"node{node.session}", "h", self.now)
@@ -109,7 +107,9 @@ class ScalePool:
         )
         commit = m.Commit(reserved.term, reserved.row, reserved.attempt, bytes(4 * count), where)
         committed, commit_ns = self.ask(commit, m.Committed)
-        assert set(committed.status) == {m.PutStatus.COMMITTED}, "a put of the bench was not committed"
+        assert set(committed.status) == {m.PutStatus.COMMITTED}, (
+            "a put of the bench was not committed"
+        )
         return reserve_ns, commit_ns
 
     def _node_of(self, segment: int) -> int:

@@ -105,6 +105,11 @@ class Cluster:
         return self.masters[0] if self.masters else None
 
     @property
+    def master_config(self) -> MasterConfig:
+        """As given; the address is `address`."""
+        return self._master_config
+
+    @property
     def children(self) -> list[Child]:
         return self.masters + self.nodes
 
