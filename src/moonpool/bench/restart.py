@@ -60,13 +60,13 @@ def _row(objects: int, nodes: int, rounds: int, snapshot: bool) -> Row:
             "cpu_s_client_and_node": statistics.median(cpu),
             "objects": objects,
             "restored": restored,
-            "ok": found == objects and (restored == objects) == snapshot,
+            "ok": found == objects and (restored > 0) == snapshot,
         },
     )
 
 
 def _await_restorable(cluster: Cluster, pool: moonpool.Pool) -> None:
-    """Until a snapshot was begun and ended after all was put and reported: the third one from now."""
+    """Until a snapshot was begun and ended after all was put: the third one from now."""
     config = cluster.master_config
     path = Path(config.snapshot)
     seen: set[int] = set()
