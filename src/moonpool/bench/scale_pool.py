@@ -48,8 +48,11 @@ class ScalePool:
             self.master.connected(node.session, "node", f"node{node.session}", "h", self.now)
             for message in node.machine.connected(self.now):
                 self.say(node, message)
-            while node.machine.inventory_pending():
-                self.say(node, node.machine.inventory_chunk())
+            self._report(node)
+
+    def _report(self, node: SimulatedNode) -> None:
+        while node.machine.inventory_pending():
+            self.say(node, node.machine.inventory_chunk())
 
     def say(self, node: SimulatedNode, message: m.Message) -> None:
         """A node to the master, and what comes of it."""
@@ -124,6 +127,7 @@ class ScalePool:
                 before = self.handling_ns
                 self.say(node, message)
                 laps.append(self.handling_ns - before)
+            self._report(node)  # more had changed than an agent remembers
         return laps
 
     def tick_ns(self) -> int:

@@ -14,6 +14,7 @@ from moonpool.pool import messages as m
 from moonpool.pool.catalog.base import COMMITTED, I32, LEASED, U8, Bool, Expiry
 from moonpool.pool.catalog.catalog import Catalog
 from moonpool.pool.catalog.copying import COPIES_PER_ORDER, CopyOrder
+from moonpool.pool.catalog.distinct import distinct
 from moonpool.pool.catalog.segments import Segment
 from moonpool.pool.columns import u8, u32, u64
 from moonpool.pool.effects import Effect, Send
@@ -184,7 +185,7 @@ class Copies:
         """Of objects that have others. Who remembers one may read it until its agent has heard: a
         new value of the key waits for that."""
         table = self._catalog.table
-        rows = np.unique(table.replica_object[replicas])
+        rows = distinct(table.replica_object[replicas])
         keys = [table.key(row) for row in rows.tolist()]
         self._removals.follow(self._catalog.rows.take_replicas(replicas), keys)
 

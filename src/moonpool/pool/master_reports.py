@@ -8,6 +8,7 @@ from moonpool.core.errors import BadInput
 from moonpool.pool import messages as m
 from moonpool.pool.catalog.base import Bool, Retirement
 from moonpool.pool.catalog.catalog import Catalog, split_keys
+from moonpool.pool.catalog.distinct import distinct
 from moonpool.pool.catalog.inventory import Report
 from moonpool.pool.columns import i64, u8, u32, u64
 from moonpool.pool.effects import Effect, Send
@@ -182,7 +183,7 @@ class Reports:
             self._agents.retire([Retirement(link.segment.id, slots[unknown], generations[unknown])])
         gone = ours & ~sealed & (table.replica_generation[replicas] <= generations)
         if gone.any():
-            self._catalog.rows.lose_replicas(np.unique(replicas[gone]), wall_ms, now)
+            self._catalog.rows.lose_replicas(distinct(replicas[gone]), wall_ms, now)
 
 
 def report_of(call: m.InventoryChunk) -> Report:

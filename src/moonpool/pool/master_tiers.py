@@ -14,6 +14,7 @@ from moonpool.core.sections import MasterConfig
 from moonpool.pool.catalog.base import COMMITTED, I32, IN_FLIGHT, ORPHAN, U8
 from moonpool.pool.catalog.catalog import Catalog
 from moonpool.pool.catalog.copying import COPIES_PER_ORDER, CopyOrder
+from moonpool.pool.catalog.distinct import distinct
 from moonpool.pool.catalog.needs import Need
 from moonpool.pool.catalog.segments import Segment
 from moonpool.pool.catalog.standing import IN_TURN
@@ -145,7 +146,7 @@ class Tiering:
             lacking = rows[~catalog.rows.tiers.on(rows, medium)] if rows.size else rows
             tiers = [one for one in ready if one.medium == medium]
             waiting.append(self._down_to(tiers, lacking, now, wall_ms))
-        return np.unique(np.concatenate(waiting))
+        return distinct(np.concatenate(waiting))
 
     def _down_to(self, tiers: list[Segment], rows: I32, now: float, wall_ms: int) -> I32:
         catalog, table = self._catalog, self._catalog.table

@@ -9,6 +9,7 @@ from moonpool.pool import messages as m
 from moonpool.pool.catalog.base import COMMITTED, I32, NO_SEGMENT, RESERVED
 from moonpool.pool.catalog.catalog import Catalog, Removal
 from moonpool.pool.catalog.commits import CommitRequest
+from moonpool.pool.catalog.distinct import distinct
 from moonpool.pool.catalog.endings import Ended
 from moonpool.pool.columns import i32, u16, u32, u64
 from moonpool.pool.master_agents import Agents
@@ -143,7 +144,7 @@ class Writing:
         table = self._catalog.table
         rows = commit.rows[(commit.rows >= 0) & (commit.rows < table.rows_max)]
         rows = rows[table.state[rows] == COMMITTED]
-        return self._catalog.versions(np.unique(rows)) if rows.size else []
+        return self._catalog.versions(distinct(rows)) if rows.size else []
 
     def _holds(self, one: Removal) -> bool:
         table = self._catalog.table

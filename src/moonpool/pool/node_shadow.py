@@ -8,6 +8,7 @@ import numpy as np
 
 from moonpool.pool import messages as m
 from moonpool.pool.agent import TableAgent
+from moonpool.pool.catalog.distinct import distinct
 
 CHUNK_SLOTS = 32_768
 CHANGES_MAX = 8_192
@@ -86,7 +87,7 @@ def changes_after(
         last = len(numbers) < CHANGES_MAX
         if len(numbers):
             sequence = int(numbers[-1])
-        slots = np.unique(changes["slot"])
+        slots = distinct(changes["slot"])
         sealed = chunk_of(agent.inventory_of(slots), segment, agent.term, False)
         messages.append(m.Changed(segment, agent.term, sequence, slots.tobytes(), sealed, last))
         if last:

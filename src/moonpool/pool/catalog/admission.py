@@ -29,6 +29,7 @@ from moonpool.pool.catalog.base import (
     Placement,
     Retirement,
 )
+from moonpool.pool.catalog.distinct import distinct
 from moonpool.pool.catalog.placing import Placing
 from moonpool.pool.catalog.reservations import Batch, PutRequest, Reservations, keys_of
 from moonpool.pool.catalog.room import Room
@@ -215,7 +216,7 @@ class Admission:
     def _clean(self, rows: I32) -> None:
         """Rows made or kept for this call that hold nothing go."""
         state = self._rows.table.state
-        unused = np.unique(rows[(state[rows] == 0) | (state[rows] == GHOST)])
+        unused = distinct(rows[(state[rows] == 0) | (state[rows] == GHOST)])
         if unused.size:
             state[unused] = GHOST
             self._rows.prune(unused)

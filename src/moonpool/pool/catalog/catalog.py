@@ -32,6 +32,7 @@ from moonpool.pool.catalog.base import (
 )
 from moonpool.pool.catalog.commits import CommitRequest
 from moonpool.pool.catalog.copying import Copying
+from moonpool.pool.catalog.distinct import distinct
 from moonpool.pool.catalog.endings import Ended, Endings
 from moonpool.pool.catalog.inventory import Inventory
 from moonpool.pool.catalog.placement import placement_named
@@ -313,7 +314,7 @@ class Catalog:
         retire. A put in flight on a removed key goes on."""
         rows = self.table.find(blob, ends)
         removed = (rows >= 0) & (self.table.state[rows] == COMMITTED)
-        removals, retirements = self.remove_rows(np.unique(rows[removed]), now, wall_ms)
+        removals, retirements = self.remove_rows(distinct(rows[removed]), now, wall_ms)
         return removed, removals, retirements
 
     def remove_rows(

@@ -33,6 +33,7 @@ from moonpool.pool.catalog.base import (
     Retirement,
 )
 from moonpool.pool.catalog.copying import Copying
+from moonpool.pool.catalog.distinct import distinct
 from moonpool.pool.catalog.reservations import Reservations
 from moonpool.pool.catalog.rows import Rows
 from moonpool.pool.catalog.segments import Segment
@@ -160,7 +161,7 @@ class Inventory:
         there[report.slots] = report.generations
         lost = (replicas >= 0) & (table.replica_generation[replicas] != there[slots])
         if lost.any():
-            self._rows.lose_replicas(np.unique(replicas[lost]), wall_ms, now)
+            self._rows.lose_replicas(distinct(replicas[lost]), wall_ms, now)
 
     def _nothing(self, segment: Segment) -> I32:
         """No expectations; kept, because a segment may have many slots."""
@@ -187,7 +188,7 @@ class Inventory:
         if self._rows.rebuilding:
             return
         table = self._rows.table
-        rows = np.unique(table.replica_object[np.concatenate(progress.placed)])
+        rows = distinct(table.replica_object[np.concatenate(progress.placed)])
         self._rows.place_family(rows[(rows >= 0) & (table.state[rows] == COMMITTED)])
 
     def _held(self, segment: Segment, progress: Progress, report: Report) -> Bool:
@@ -246,9 +247,9 @@ class Inventory:
         writing = self._rows.in_flight(rows)
         winner &= ~(writing & (report.terms == self._rows.term) & ~same)
         winner &= ~((state == RESERVED) & same)
-        for row in np.unique(rows[winner & (state == RESERVED)]).tolist():
+        for row in distinct(rows[winner & (state == RESERVED)]).tolist():
             self._reservations.replaces(int(table.attempt[row]), table)
-        retirements = self._rows.detach(np.unique(rows[winner & committed & newer]), now)
+        retirements = self._rows.detach(distinct(rows[winner & committed & newer]), now)
         fresh = winner & (~committed | newer)
         self._fill(rows[fresh], report, fresh)
         table.flags[rows[fresh & writing]] |= IN_FLIGHT
@@ -267,7 +268,7 @@ class Inventory:
         if self._rows.segments.tiered:
             kind = "offload" if segment.below else "promote"
             self._rows.record(kind, rows[winner & committed & same], wall_ms, segment.medium)
-        self._rows.prune(np.unique(unused))
+        self._rows.prune(distinct(unused))
         losers = left & ~winner
         return losers, retirements
 
@@ -284,14 +285,14 @@ class Inventory:
 
     def _sweep_fresh(self, report: Report) -> None:
         rows = self._rows.table.find(report.blob, report.ends)
-        rows = np.unique(rows[rows >= 0])
+        rows = distinct(rows[rows >= 0])
         unused = rows[self._rows.table.state[rows] == 0]
         self._rows.table.state[unused] = GHOST
         self._rows.prune(unused)
 
     def _best_in_chunk(self, rows: I32, report: Report) -> Bool:
         """The highest version of each key among the entries of this chunk."""
-        if np.unique(rows).size == rows.size:
+        if distinct(rows).size == rows.size:
             return np.ones(rows.size, np.bool_)
         order = np.lexsort((report.sequences, report.terms, rows))
         last = np.ones(rows.size, np.bool_)
@@ -384,7 +385,7 @@ def check_report(report: Report, slots: int) -> None:
         raise BadInput(f"inventory chunk: columns of {sorted({c.size for c in columns} | {n})}")
     if n == 0:
         return
-    if int(report.slots.max()) >= slots or np.unique(report.slots).size != n:
+    if int(report.slots.max()) >= slots or distinct(report.slots).size != n:
         raise BadInput(f"inventory chunk: a slot over {slots - 1} or named twice")
     if max(int(report.terms.max()), int(report.sequences.max())) >= VERSION_MAX:
         raise BadInput(f"inventory chunk: a version beyond {VERSION_MAX}")

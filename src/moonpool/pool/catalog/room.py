@@ -15,6 +15,7 @@ from moonpool.pool.catalog.base import (
     SHELTERED,
     Retirement,
 )
+from moonpool.pool.catalog.distinct import distinct
 from moonpool.pool.catalog.needs import Need
 from moonpool.pool.catalog.reservations import PutRequest
 from moonpool.pool.catalog.rows import Rows
@@ -63,7 +64,7 @@ class Room:
     def _leave(self, rows: I32, medium: str, wall_ms: int) -> list[Retirement]:
         """These lose their copies on one medium only."""
         replicas = self._rows.tiers.copies(rows, medium)
-        moved = np.unique(self._rows.table.replica_object[replicas])
+        moved = distinct(self._rows.table.replica_object[replicas])
         if medium == MEMORY:
             self.demoted_objects += moved.size
         else:
@@ -123,7 +124,7 @@ class Room:
                 plan = self._rows.evictor.plan(need)
                 short, places = short - plan.size, places - plan.objects
                 retirements += self.evict(plan.chosen(), wall_ms, now)
-        self._rows.prune(np.unique(rows[rows >= 0]))
+        self._rows.prune(distinct(rows[rows >= 0]))
         return retirements
 
     def short_of_rows(self, put: PutRequest) -> int:
@@ -152,5 +153,5 @@ class Room:
                 victims = plan.rows(0, min(short, plan.objects))
                 retirements += self.evict(victims, wall_ms, now, whole=True)
         # Sheltered rows that lost their last child have waited for this.
-        self._rows.prune(np.unique(known[known >= 0]))
+        self._rows.prune(distinct(known[known >= 0]))
         return retirements

@@ -25,6 +25,7 @@ from moonpool.pool.catalog.base import (
     CatalogConfig,
     Retirement,
 )
+from moonpool.pool.catalog.distinct import distinct
 from moonpool.pool.catalog.events import EventLog
 from moonpool.pool.catalog.evicted import Evicted
 from moonpool.pool.catalog.eviction import Evictor, order_named
@@ -128,7 +129,7 @@ class Rows:
         if closed:
             tops = table.parent[rows]
             self._erase(rows)
-            self.prune(np.unique(tops[tops >= 0]))
+            self.prune(distinct(tops[tops >= 0]))
         else:
             self._orphan(valued[table.children[valued] > 0])
             self.prune(valued)
@@ -170,8 +171,8 @@ class Rows:
     def lose_replicas(self, replicas: I32, wall_ms: int, now: float) -> list[Retirement]:
         """These copies are worthless or do not exist any more; objects left without one are gone.
         Returns where they were."""
-        rows = np.unique(self.table.replica_object[replicas])
-        numbers = np.unique(self.table.replica_segment[replicas]).tolist()
+        rows = distinct(self.table.replica_object[replicas])
+        numbers = distinct(self.table.replica_segment[replicas]).tolist()
         media = {self.segments[number].medium for number in numbers}
         retirements = self.take_replicas(replicas)
         gone = rows[self.table.replica[rows] < 0]
@@ -205,7 +206,7 @@ class Rows:
         table = self.table
         before = table.parent[rows]
         table.set_parent(rows, parents)
-        left = np.unique(before[(before >= 0) & (before != parents)])
+        left = distinct(before[(before >= 0) & (before != parents)])
         childless: I32 = left[(table.state[left] == GHOST) & (table.children[left] == 0)]
         return childless
 
@@ -219,7 +220,7 @@ class Rows:
             rows = rows[idle]
             parents = table.parent[rows]
             self._erase(rows)
-            rows = np.unique(parents[parents >= 0])
+            rows = distinct(parents[parents >= 0])
 
     def _erase(self, rows: I32) -> None:
         if rows.size == 0:
@@ -232,7 +233,7 @@ class Rows:
         if parents.size:
             bare = (parents >= 0) & (table.state[parents] == COMMITTED)
             bare &= table.children[parents] == 0
-            self.order.childless(np.unique(parents[bare]))
+            self.order.childless(distinct(parents[bare]))
 
     # Orphans.
 
@@ -300,5 +301,5 @@ class Rows:
         numbers = table.replica_segment[replicas] + lists * self.config.segments_max
         listed = table.replica_list[replicas] >= 0
         table.list_remove(replicas[listed])
-        for number in np.unique(numbers[listed]):
+        for number in distinct(numbers[listed]):
             table.list_push(int(number), replicas[listed & (numbers == number)])

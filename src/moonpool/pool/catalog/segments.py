@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moonpool.pool.catalog.base import I32, U16, U32, U64, Bool, SegmentFacts
+from moonpool.pool.catalog.distinct import distinct
 from moonpool.pool.messages import MEMORY
 
 
@@ -296,7 +297,7 @@ class Segments:
         if (segments == first).all():
             yield self._segments[first], slice(None)
             return
-        for number in np.unique(segments):
+        for number in distinct(segments):
             yield self._segments[int(number)], np.flatnonzero(segments == number)
 
 

@@ -29,6 +29,7 @@ from moonpool.pool.catalog.base import (
     Bool,
     Index,
 )
+from moonpool.pool.catalog.distinct import distinct
 from moonpool.pool.catalog.reservations import Batch
 
 NORMAL, ORPHANS, LOW, HIGH, PINS = range(5)  # numbers of lists, in units of segments_max
@@ -103,7 +104,7 @@ class Standing:
             family = self._family(soft)
             self._pin(family, now + SOFT_TTL_MS / 1000, SOFT_TTL_MS / 1000, soft[:0])
             moved.append(family)
-        changed: I32 = np.unique(np.concatenate(moved))
+        changed: I32 = distinct(np.concatenate(moved))
         return changed
 
     def _stand(self, rows: I32, code: int) -> I32:
@@ -168,7 +169,7 @@ class Standing:
             pin = self._pins.get(row)
             if pin is not None and pin.until <= now:
                 over.append(row)
-        rows = np.unique(np.array(over, np.int32))
+        rows = distinct(np.array(over, np.int32))
         current = rows[self._current(rows)]
         for row in rows.tolist():
             del self._pins[row]

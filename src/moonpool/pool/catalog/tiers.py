@@ -13,6 +13,7 @@ import numpy as np
 
 from moonpool._core import Table
 from moonpool.pool.catalog.base import COMMITTED, I32, U8, U64, Bool
+from moonpool.pool.catalog.distinct import distinct
 from moonpool.pool.catalog.segments import Segments
 
 READS_MAX = 255
@@ -111,7 +112,7 @@ class TierBooks:
         rows = rows[current]
         this = self._reads[0]
         np.add.at(this, rows, (this[rows] < READS_MAX).astype(np.uint8))
-        only_below = np.unique(rows[~self.in_memory(rows)])
+        only_below = distinct(rows[~self.in_memory(rows)])
         self.reads_below += int(np.isin(rows, only_below).sum())
         if self.promote_reads:
             hot = only_below[self.heat(only_below) >= self.promote_reads]

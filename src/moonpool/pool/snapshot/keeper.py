@@ -98,7 +98,7 @@ class SnapshotKeeper:
     async def _write(self) -> None:
         """Unless the catalog is as it was, or not all of it is here."""
         machine = self._server.machine
-        now = (machine.catalog.segments.changes.count, machine.requests)
+        now = (machine.catalog.segments.changes.count, machine.counts.reads)
         if machine.recovering or machine.restoring or now == self._written:
             return
         if not any(link.state is LinkState.LIVE for link in machine.nodes.links):
