@@ -14,6 +14,7 @@ from moonpool.pool import messages as m
 from moonpool.pool.columns import unpack_keys
 from moonpool.pool.master_machine import MasterMachine
 from moonpool.pool.ports import CLAIM_DTYPE
+from moonpool.pool.snapshot.saved import Saved
 from tests.pool.master_world import CONFIG, MasterWorld, stamp
 
 
@@ -28,8 +29,14 @@ class TenantWorld(MasterWorld):
         self._names: dict[int, str] = {}
         super().__init__(config, **how)
 
-    def start(self, instance: int, nodes_expected: int = 0, first_term: int = 1) -> None:
-        super().start(instance, nodes_expected, first_term)
+    def start(
+        self,
+        instance: int,
+        nodes_expected: int = 0,
+        first_term: int = 1,
+        saved: Saved | None = None,
+    ) -> None:
+        super().start(instance, nodes_expected, first_term, saved)
         self.master = MasterMachine(
             self.config,
             instance.to_bytes(16, "little"),
@@ -37,6 +44,7 @@ class TenantWorld(MasterWorld):
             nodes_expected=nodes_expected,
             first_term=first_term,
             tenants=self.tenants,
+            saved=saved,
         )
 
     def visitor(self, name: str = "", host: str = "h") -> int:
