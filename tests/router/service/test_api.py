@@ -38,6 +38,9 @@ CASES: list[tuple[str, Any, int]] = [
     ("/register", {"instance_id": "w", "dp_rank": -1}, 400),
     ("/reserve", {"seq_hashes": [1], "prompt_tokens": 10**30}, 400),
     ("/reserve", {"seq_hashes": [1], "block_size": 10**30}, 400),
+    ("/reserve", {"token_ids": [1], "priority": 10**400}, 400),
+    ("/register", {"instance_id": "w" * 513}, 400),
+    ("/register", {"instance_id": "w", "endpoint": "tcp://a b:5"}, 400),
     ("/query", b"{", 400),
 ]
 

@@ -9,7 +9,7 @@ import pytest
 import zmq.asyncio
 
 from tests.router.publisher import Publisher, stored
-from tests.router.rig import WAIT_S, TinyWorker, post_json, routed, until
+from tests.router.rig import WAIT_S, TinyWorker, ask, completion, post_json, routed, until
 
 
 @pytest.mark.parametrize("leave", ["unregister", "drain"])
@@ -41,3 +41,13 @@ async def test_a_worker_that_names_its_endpoint_is_followed(leave: str) -> None:
         worker.kill()
         publisher.task.cancel()
         context.destroy(linger=0)
+
+
+async def test_an_endpoint_that_no_socket_connects_to_is_named() -> None:
+    worker = TinyWorker("one")
+    await worker.start()
+    async with routed(worker, workers=f"{worker.url},events=ipc:///{'x' * 300}") as router:
+        assert not router.followed.subscribers(worker.id)
+        [problem] = router.desk.brain.fleet.member(worker.id).problems.values()
+        assert "ipc:///xxx" in problem
+        assert (await ask(router, completion([1, 2, 3]))).status == 200

@@ -236,6 +236,17 @@ async def test_a_request_longer_than_any_worker_takes() -> None:
         assert (await ask(router, completion([1] * 98, max_tokens=2))).status == 200
 
 
+@pytest.mark.parametrize("name", ["priority", "max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("value", [10**400, -(10**400)])
+async def test_numbers_that_no_float_holds(name: str, value: int) -> None:
+    """What they mean is the worker's to say."""
+    worker = TinyWorker("a")
+    async with routed(worker, cost="seconds") as router:
+        body = b'{"prompt":[1,2,3],"%b":%d}' % (name.encode(), value)
+        assert (await ask(router, post("/v1/completions", body))).status == 200
+        assert worker.asked[0].body == body
+
+
 async def test_a_model_nobody_serves() -> None:
     async with routed(TinyWorker("a")) as router:
         got = await ask(router, completion([1], model="gpt-9"))

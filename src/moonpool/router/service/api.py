@@ -28,12 +28,14 @@ from moonpool.router.service.specs import WorkerSpec, check_endpoint
 
 TENANT = "default"
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+Priority = Annotated[int, msgspec.Meta(ge=1 - (1 << 31), le=(1 << 31) - 1)]
+Name = Annotated[str, msgspec.Meta(max_length=512)]
 
 
 class Registration(msgspec.Struct):
     """A worker; the fields that RFC 1403 names, and the rest of ours."""
 
-    instance_id: str
+    instance_id: Name
     url: str = ""
     """Where requests go; without it the worker is only known to the brain."""
     endpoint: str = ""
@@ -70,7 +72,7 @@ class Question(msgspec.Struct):
     lora_name: str | None = None
     cache_salt: str | None = None
     session: str = ""
-    priority: int = 0
+    priority: Priority = 0
     booking_id: str = ""
     labels: dict[str, str] = {}
 

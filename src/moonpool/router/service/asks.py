@@ -22,6 +22,7 @@ COMPLETIONS: Final = "/v1/completions"
 CHAT: Final = "/v1/chat/completions"
 _IDS: Final = re.compile(rb'"prompt"\s*:\s*\[\s*\d')
 _IDS_WITHIN: Final = 4096
+_NUMBER_MAX: Final = (1 << 31) - 1
 _EMPTY: Final = np.zeros(0, np.uint32)
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
@@ -104,10 +105,10 @@ def read_ask(request: Request, reader: TextReader, tokens_max: int) -> Ask:
     return Ask(
         model=body.model,
         tokens=tokens,
-        output_tokens=max(0, body.max_completion_tokens or body.max_tokens or 0),
+        output_tokens=_bounded(max(0, body.max_completion_tokens or body.max_tokens or 0)),
         stream=bool(body.stream),
         namespace=body.cache_salt or "",
-        priority=body.priority or 0,
+        priority=_bounded(body.priority or 0),
         session=_session(request),
         split=alone,
     )
@@ -173,6 +174,11 @@ def _read(reader: TextReader, text: Any) -> npt.NDArray[np.uint32]:
     except RecursionError:
         raise BadRequest("the prompt is nested too deeply") from None
     return np.array(ids, np.uint32)
+
+
+def _bounded(number: int) -> int:
+    """JSON's numbers have any length, and a cost is a float; the worker gets it as it came."""
+    return max(-_NUMBER_MAX, min(number, _NUMBER_MAX))
 
 
 def _session(request: Request) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from moonpool.core.errors import MissingExtra
+from moonpool.core.errors import BadInput, MissingExtra
 from moonpool.router.service.desk import Desk, Seat
 from moonpool.router.subscriber import EventSubscriber
 
-_NO_ZMQ: Final = "events"
+_NO_EVENTS: Final = "events"
 
 
 class Followed:
@@ -52,11 +52,15 @@ class Followed:
                 for rank in range(worker.ranks)
             ]
         except MissingExtra as error:
-            brain.fleet.member(seat.id).problems[_NO_ZMQ] = str(error)
+            brain.fleet.member(seat.id).problems[_NO_EVENTS] = str(error)
             return
-        for subscriber in made:
-            subscriber.start()
         self._subscribers[seat.id] = made
+        try:
+            for subscriber in made:
+                subscriber.start()
+        except BadInput as error:
+            brain.fleet.member(seat.id).problems[_NO_EVENTS] = str(error)
+            self._end(seat.id)
 
     def _left(self, seat: Seat) -> None:
         self._end(seat.id)

@@ -6,6 +6,7 @@ field of a worker are its labels.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ _NUMBERS: Final = {
     "blocks": "kv_blocks_max",
     "ranks": "ranks",
 }
+_ENDPOINT: Final = re.compile(r"[\w.:%\[\]-]+", re.ASCII)
 
 
 class WorkerSpec(NamedTuple):
@@ -78,9 +80,9 @@ def parse_spec(word: str, role: Role) -> WorkerSpec:
 def check_endpoint(text: str) -> None:
     """Raises BadConfig for what no ZeroMQ socket connects to."""
     kind, _, where = text.partition("://")
-    if kind == "tcp":
+    if kind == "tcp" and _ENDPOINT.fullmatch(where):
         parse_address(where)
-    elif kind != "ipc" or not where:
+    elif kind != "ipc" or not where.isprintable() or not where:
         raise BadConfig(f"endpoint {text!r}: write 'tcp://host:port' or 'ipc:///path'")
 
 
