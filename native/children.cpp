@@ -4,10 +4,8 @@
 
 namespace moonpool {
 
-void ChildLists::add(Children& of, std::uint32_t child) {
-  if (of.none()) {
-    of = Children::of_one(child);
-  } else if (of.one()) {
+void ChildLists::add_further(Children& of, std::uint32_t child) {
+  if (of.one()) {
     const std::uint32_t list = take_list();
     lists_[list] = {of.value(), child};
     listed_ += 2;

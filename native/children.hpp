@@ -29,7 +29,13 @@ class ChildLists {
  public:
   static constexpr std::size_t kListed = 64;
 
-  void add(Children& of, std::uint32_t child);
+  void add(Children& of, std::uint32_t child) {
+    if (of.none()) {
+      of = Children::of_one(child);
+    } else {
+      add_further(of, child);
+    }
+  }
   void remove(Children& of, std::uint32_t child);
 
   template <class Call>
@@ -44,6 +50,7 @@ class ChildLists {
   std::size_t memory_bytes() const;
 
  private:
+  void add_further(Children& of, std::uint32_t child);
   std::uint32_t take_list();
   void give_back(std::uint32_t list);
 

@@ -37,24 +37,46 @@ std::uint64_t group_seed(std::uint64_t seed, std::uint64_t group) {
   return group == 0 ? seed : mix64(seed ^ mix64(group + 4));
 }
 
-std::size_t EngineFeed::store(std::uint32_t place, std::uint32_t slot, const EngineBlocks& blocks) {
+std::size_t EngineFeed::store_soon(std::uint32_t place, std::uint32_t slot,
+                                   const EngineBlocks& blocks) {
   const std::lock_guard lock(index_.mutex_);
-  if (blocks.parent == 0) {
-    store_known(place, slot, blocks.keys, blocks.contents, blocks.seed, true);
-  } else if (const std::uint64_t* own = own_of(place, blocks.parent)) {
-    store_known(place, slot, blocks.keys, blocks.contents, *own, false);
-  } else {
-    wait(place, slot, blocks);
-    return blocks.keys.size();
+  settle_pending();
+  std::uint64_t before = blocks.seed;
+  if (blocks.parent != 0) {
+    const std::uint64_t* const own = own_of(place, blocks.parent);
+    if (own == nullptr) {
+      wait(place, slot, blocks);
+      return blocks.keys.size();
+    }
+    before = *own;
   }
-  if (!waiting_.empty()) wake({blocks.keys.begin(), blocks.keys.end()});
-  account();
+  pending_.there = true;
+  pending_.first = blocks.parent == 0;
+  pending_.place = place;
+  pending_.slot = slot;
+  pending_.before = before;
+  pending_.keys.assign(blocks.keys.begin(), blocks.keys.end());
+  hash(pending_.keys, blocks.contents, before, pending_.hashes);
   return 0;
+}
+
+void EngineFeed::settle() {
+  const std::lock_guard lock(index_.mutex_);
+  settle_pending();
+}
+
+void EngineFeed::settle_pending() {
+  if (!pending_.there) return;
+  pending_.there = false;
+  store_known(pending_);
+  if (!waiting_.empty()) wake(pending_.keys);
+  account();
 }
 
 std::size_t EngineFeed::move(std::uint32_t place, std::uint32_t slot,
                              std::span<const std::uint64_t> keys) {
   const std::lock_guard lock(index_.mutex_);
+  settle_pending();
   const std::uint32_t holder = index_.make_holder(place, slot);
   std::size_t unknown = 0;
   for (const std::uint64_t key : keys) {
@@ -72,6 +94,7 @@ std::size_t EngineFeed::move(std::uint32_t place, std::uint32_t slot,
 std::size_t EngineFeed::remove(std::uint32_t place, std::uint32_t slot,
                                std::span<const std::uint64_t> keys) {
   const std::lock_guard lock(index_.mutex_);
+  settle_pending();
   const std::uint32_t holder = index_.holder_of(place, slot);
   index_.sweep(64);
   std::size_t held = 0;
@@ -114,6 +137,7 @@ RangeDigests EngineFeed::digest(std::uint32_t place, std::uint32_t slot,
 std::size_t EngineFeed::remove_ranges(std::uint32_t place, std::uint32_t slot, std::uint64_t domain,
                                       const RangeMarks& ranges) {
   const std::lock_guard lock(index_.mutex_);
+  settle_pending();
   const std::uint32_t holder = index_.holder_of(place, slot);
   std::vector<std::uint64_t> hashes;
   each_name(place, holder, domain, [&](std::uint32_t number, std::uint64_t name) {
@@ -145,6 +169,7 @@ void EngineFeed::each_name(std::uint32_t place, std::uint32_t holder, std::uint6
 
 void EngineFeed::forget(std::uint32_t place) {
   const std::lock_guard lock(index_.mutex_);
+  settle_pending();
   for (Orphan& orphan : orphans_) orphan.gone |= orphan.place == place;
   if (place < aliases_.size()) {
     alias_count_ -= aliases_[place].size();
@@ -174,20 +199,22 @@ const std::uint64_t* EngineFeed::own_of(std::uint32_t place, std::uint64_t key) 
   return &own_;
 }
 
-// `before`: the own hash of the block before, or the seed.
-void EngineFeed::store_known(std::uint32_t place, std::uint32_t slot,
-                             std::span<const std::uint64_t> keys,
-                             std::span<const std::uint64_t> contents, std::uint64_t before,
-                             bool first) {
-  hashes_.resize(keys.size());
-  std::uint64_t hash = before;
+// The chain after `before`, the own hash of the block before or the seed; and what the index has in
+// these places is asked for.
+void EngineFeed::hash(std::span<const std::uint64_t> keys, std::span<const std::uint64_t> contents,
+                      std::uint64_t before, std::vector<std::uint64_t>& hashes) const {
+  hashes.resize(keys.size());
   for (std::size_t i = 0; i < keys.size(); i++) {
-    hash = hashes_[i] = chain_step(hash, contents[i]);
+    before = hashes[i] = chain_step(before, contents[i]);
+    index_.table_.ask(before);
     index_.table_.ask_engine(keys[i]);
   }
-  index_.store_run(index_.make_holder(place, slot), hashes_, first ? 0 : before);
+}
+
+void EngineFeed::store_known(const Pending& run) {
+  index_.store_run(index_.make_holder(run.place, run.slot), run.hashes, run.first ? 0 : run.before);
   for (std::size_t i = 0; i < index_.numbers_.size(); i++) {
-    name(place, index_.numbers_[i], hashes_[i], keys[i]);
+    name(run.place, index_.numbers_[i], run.hashes[i], run.keys[i]);
   }
 }
 
@@ -197,8 +224,9 @@ void EngineFeed::name(std::uint32_t place, std::uint32_t number, std::uint64_t h
   const bool room = index_.table_.can_map() || index_.make_room();
   const PrefixEntry& entry = index_.table_[number];
   if (entry.free() || entry.hash() != hash || entry.engine() == key) return;  // gone, or known
-  if (room && entry.engine() == 0 && index_.table_.find_engine(key) == index_.kNone) {
-    index_.table_.map_engine(number, key);
+  std::size_t cell = 0;
+  if (room && entry.engine() == 0 && index_.table_.find_engine(key, cell) == index_.kNone) {
+    index_.table_.map_engine(number, key, cell);
     return;
   }
   if (alias_count_ * 48 > index_.bytes_max_ / kAliasShare) {
@@ -270,12 +298,14 @@ void EngineFeed::wake(std::vector<std::uint64_t> parents) {
       orphan.gone = true;
       const std::uint64_t* const own = own_of(orphan.place, parent);
       if (own == nullptr) continue;
-      store_known(orphan.place, orphan.slot, orphan.keys, orphan.contents, *own, false);
+      Pending woken{true, false, orphan.place, orphan.slot, *own, orphan.keys, {}};
+      hash(orphan.keys, orphan.contents, *own, woken.hashes);
+      store_known(woken);
       for (std::size_t i = 0; i < orphan.keys.size(); i++) {
         if (orphan.keys[i] != 0) {
           parents.push_back(orphan.keys[i]);
         } else if (const auto h = index_.holder_of(orphan.place, orphan.slot); h != index_.kNone) {
-          index_.remove_one(h, hashes_[i]);
+          index_.remove_one(h, woken.hashes[i]);
         }
       }
     }

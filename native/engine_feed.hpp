@@ -38,7 +38,16 @@ class EngineFeed {
   explicit EngineFeed(PrefixIndex& index) : index_(index) {}
 
   // How many blocks wait for their parent.
-  std::size_t store(std::uint32_t place, std::uint32_t slot, const EngineBlocks& blocks);
+  std::size_t store(std::uint32_t place, std::uint32_t slot, const EngineBlocks& blocks) {
+    const std::size_t waiting = store_soon(place, slot, blocks);
+    settle();
+    return waiting;
+  }
+  // The same, but they count only with the next call that changes something here, or settle(): the
+  // memory that they need comes while the caller reads the next event. The index and digest() do
+  // not know of them before.
+  std::size_t store_soon(std::uint32_t place, std::uint32_t slot, const EngineBlocks& blocks);
+  void settle();
   // Known blocks that changed or joined a tier: no tokens come with it. How many are unknown.
   std::size_t move(std::uint32_t place, std::uint32_t slot, std::span<const std::uint64_t> keys);
   // How many were held.
@@ -66,6 +75,17 @@ class EngineFeed {
     bool gone = false;
   };
 
+  // The blocks stored last.
+  struct Pending {
+    bool there = false;
+    bool first = false;  // nothing comes before them
+    std::uint32_t place = 0;
+    std::uint32_t slot = 0;
+    std::uint64_t before = 0;
+    std::vector<std::uint64_t> keys;
+    std::vector<std::uint64_t> hashes;
+  };
+
   static std::uint64_t at_place(std::uint64_t key, std::uint32_t place) {
     return mix64(key ^ mix64(place + 1));
   }
@@ -73,8 +93,10 @@ class EngineFeed {
   void each_name(std::uint32_t place, std::uint32_t holder, std::uint64_t domain,
                  Visit visit) const;
   const std::uint64_t* own_of(std::uint32_t place, std::uint64_t key);
-  void store_known(std::uint32_t place, std::uint32_t slot, std::span<const std::uint64_t> keys,
-                   std::span<const std::uint64_t> contents, std::uint64_t before, bool first);
+  void settle_pending();
+  void hash(std::span<const std::uint64_t> keys, std::span<const std::uint64_t> contents,
+            std::uint64_t before, std::vector<std::uint64_t>& hashes) const;
+  void store_known(const Pending& run);
   void name(std::uint32_t place, std::uint32_t number, std::uint64_t hash, std::uint64_t key);
   void wait(std::uint32_t place, std::uint32_t slot, const EngineBlocks& blocks);
   void wake(std::vector<std::uint64_t> parents);
@@ -93,7 +115,7 @@ class EngineFeed {
   std::size_t orphan_blocks_ = 0;
   std::uint64_t orphans_lost_ = 0;
 
-  std::vector<std::uint64_t> hashes_;
+  Pending pending_;
 };
 
 }  // namespace moonpool

@@ -27,13 +27,18 @@ enum Field : std::uint32_t {
   kCounts,
   kDigests,
   kRanges,
+  kType,
   kFields,
 };
 
-constexpr std::array<std::string_view, kFields> kNames{
-    "block_hashes", "parent_block_hash", "token_ids", "block_size",         "lora_id",    "medium",
-    "lora_name",    "extra_keys",        "group_idx", "kv_cache_spec_kind", "cache_salt", "hashes",
-    "counts",       "digests",           "ranges"};
+constexpr std::array<std::string_view, kFields> kNames{"block_hashes", "parent_block_hash",
+                                                       "token_ids",    "block_size",
+                                                       "lora_id",      "medium",
+                                                       "lora_name",    "extra_keys",
+                                                       "group_idx",    "kv_cache_spec_kind",
+                                                       "cache_salt",   "hashes",
+                                                       "counts",       "digests",
+                                                       "ranges",       "type"};
 // The order of fields in an array, after its type.
 constexpr Field kStoredOrder[] = {kBlockHashes, kParent,   kTokenIds,  kBlockSize, kLoraId,
                                   kMedium,      kLoraName, kExtraKeys, kGroup,     kSpecKind};
@@ -53,10 +58,11 @@ bool is_prefix(std::string_view kind) {
 
 // Hashes are integers, or 32 bytes of which the last eight are that integer.
 std::uint64_t read_key(MsgpackReader& in, std::uint64_t domain) {
+  std::uint64_t key;
+  if (in.take_u64(key)) return key ^ domain;
   if (in.is_integer()) return in.integer() ^ domain;
   const std::string_view bytes = in.text();
   if (bytes.size() < 8) throw BadMessage("a hash of less than 8 bytes");
-  std::uint64_t key;
   std::memcpy(&key, bytes.data() + bytes.size() - 8, 8);
   return __builtin_bswap64(key) ^ domain;
 }
@@ -114,17 +120,23 @@ EventCounts EventReader::apply(std::string_view message, const EventSource& sour
                        std::to_string(source.places.size()));
     }
   }
-  for (std::uint32_t rest = in.array(); rest > 0; rest--) {
-    counts.events++;
-    const MsgpackReader begin = in;
-    try {
-      apply_event(in, source, source.places[rank], counts, accounts);
-    } catch (const BadMessage&) {
-      counts.malformed++;
-      in = begin;  // whatever is wrong inside, the next one begins after it
-      in.skip();
+  try {
+    for (std::uint32_t rest = in.array(); rest > 0; rest--) {
+      counts.events++;
+      const MsgpackReader begin = in;
+      try {
+        apply_event(in, source, source.places[rank], counts, accounts);
+      } catch (const BadMessage&) {
+        counts.malformed++;
+        in = begin;  // whatever is wrong inside, the next one begins after it
+        in.skip();
+      }
     }
+  } catch (const BadMessage&) {
+    feed_.settle();  // what came before the end counts
+    throw;
   }
+  feed_.settle();
   return counts;
 }
 
@@ -133,13 +145,13 @@ void EventReader::apply_event(MsgpackReader& in, const EventSource& source, std:
   Fields fields;
   std::string_view type;
   if (in.is_map()) {
-    for (std::uint32_t rest = in.map(); rest > 0; rest--) {
-      const std::string_view name = in.text();
-      const auto* const known = std::find(kNames.begin(), kNames.end(), name);
-      if (name == "type") {
+    const std::uint32_t size = in.map();
+    for (std::uint32_t i = 0; i < size; i++) {
+      const std::uint32_t field = field_named(in.text(), i);
+      if (field == kType) {
         type = in.text();
-      } else if (known != kNames.end()) {
-        take(in, fields, static_cast<std::uint32_t>(known - kNames.begin()));
+      } else if (field < kFields) {
+        take(in, fields, field);
       } else {
         in.skip();
       }
@@ -159,6 +171,7 @@ void EventReader::apply_event(MsgpackReader& in, const EventSource& source, std:
     }
   }
   if (type == "BlockStored") return stored(fields, source, place, counts);
+  feed_.settle();
   if (type == "BlockRemoved") return removed(fields, source, place, counts);
   if (type == "AllBlocksCleared") {
     index_.drop_place(place);
@@ -171,6 +184,16 @@ void EventReader::apply_event(MsgpackReader& in, const EventSource& source, std:
   } else {
     counts.ignored++;
   }
+}
+
+// The field of that name, the `at`-th of its map; kFields: none that is known. An engine's maps
+// have their fields in one order, so the name is mostly the one that stood there before.
+std::uint32_t EventReader::field_named(std::string_view name, std::uint32_t at) {
+  std::uint8_t& before = before_[at % before_.size()];
+  if (name == kNames[before]) return before;
+  const auto* const known = std::find(kNames.begin(), kNames.end(), name);
+  if (known == kNames.end()) return kFields;
+  return before = static_cast<std::uint8_t>(known - kNames.begin());
 }
 
 // Token ids are most of a message: they are read where they are met, not passed over first. A list
@@ -207,6 +230,7 @@ void EventReader::stored(const Fields& fields, const EventSource& source, std::u
     if (raw.size() % 8 != 0) throw BadMessage("hashes of 8 bytes each");
     keys_.resize(raw.size() / 8);
     std::memcpy(keys_.data(), raw.data(), raw.size());
+    feed_.settle();
     index_.store(place, slot, keys_, fields.integer(kParent, 0));
     counts.stored += keys_.size();
     counts.groups |= 1;
@@ -240,7 +264,7 @@ void EventReader::stored(const Fields& fields, const EventSource& source, std::u
   }
   mix_extras(fields);
   const std::uint64_t seed = group_seed(root_seed(fields, source), group);
-  counts.orphaned += feed_.store(place, slot, {keys_, contents_, parent, seed});
+  counts.orphaned += feed_.store_soon(place, slot, {keys_, contents_, parent, seed});
   counts.stored += keys_.size();
   counts.groups |= std::uint64_t{1} << group;
 }

@@ -7,6 +7,7 @@
 // A batch is [time, events, rank?]. One event that does not fit is counted and passed over; a
 // message that is none throws BadMessage.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -58,6 +59,7 @@ class EventReader {
 
   void apply_event(MsgpackReader& in, const EventSource& source, std::uint32_t place,
                    EventCounts& counts, std::vector<Account>& accounts);
+  std::uint32_t field_named(std::string_view name, std::uint32_t at);
   void take(MsgpackReader& in, Fields& fields, std::uint32_t field);
   void stored(const Fields& fields, const EventSource& source, std::uint32_t place,
               EventCounts& counts);
@@ -76,6 +78,7 @@ class EventReader {
   std::vector<std::uint64_t> keys_, contents_;
   std::vector<std::uint32_t> tokens_;  // of the last list of ids that was met
   bool tokens_whole_ = false;
+  std::array<std::uint8_t, 16> before_{};  // the field at each place of the last maps
 };
 
 }  // namespace moonpool

@@ -2,6 +2,7 @@
 // lengths are checked before anything is allocated, nesting is bounded.
 #pragma once
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <stdexcept>
 #include <string_view>
@@ -35,6 +36,14 @@ class MsgpackReader {
   std::uint32_t map();      // pairs
   std::string_view text();  // of str or bin
   std::uint64_t integer();  // negative ones as two's complement
+  // One written with eight bytes, as names of blocks are; false: something else comes.
+  bool take_u64(std::uint64_t& value) {
+    if (left() < 9 || *at_ != 0xcf) return false;
+    std::memcpy(&value, at_ + 1, sizeof value);
+    value = __builtin_bswap64(value);
+    at_ += 9;
+    return true;
+  }
   // u32 each; `out` has `count` places.
   void tokens(std::uint32_t* out, std::uint32_t count);
   void skip();  // one value with all that is in it

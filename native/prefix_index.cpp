@@ -47,10 +47,6 @@ void PrefixIndex::drop(std::uint32_t place, std::uint32_t slot) {
   if (holder != kNone) drop_holder(holder);
 }
 
-void PrefixIndex::drop_place(std::uint32_t place) {
-  for (std::uint32_t slot = 0; slot < kSlots; slot++) drop(place, slot);
-}
-
 void PrefixIndex::drop_slot(std::uint32_t slot) {
   const std::lock_guard lock(mutex_);
   for (std::uint32_t holder = 0; holder < holders_.size(); holder++) {
@@ -135,16 +131,39 @@ bool PrefixIndex::store_blocks(std::uint32_t holder, std::span<const std::uint64
   for (const std::uint64_t hash : run) table_.ask(hash);
   for (const std::uint64_t hash : run) table_.ask_entry(hash);
   for (const std::uint64_t hash : run) {
-    const std::uint32_t number = entry_for(hash);
-    if (number == kNone) return false;
-    if (pinned_ != kNone && table_[number].parent == kNone && !descends(pinned_, number)) {
-      link(number, pinned_);
+    std::size_t cell = 0;
+    std::uint32_t number = table_.find(hash, cell);
+    if (number == kNone) {
+      number = store_new(hash, cell, holder);
+      if (number == kNone) return false;
+    } else {
+      if (pinned_ != kNone && table_[number].parent == kNone && !descends(pinned_, number)) {
+        link(number, pinned_);
+      }
+      give(number, holder);
     }
-    give(number, holder);
     numbers_.push_back(number);
     pinned_ = number;
   }
   return true;
+}
+
+// Most blocks are new: what entry_for(), link() and give() do, in one go. kNone: there is no room.
+std::uint32_t PrefixIndex::store_new(std::uint64_t hash, std::size_t cell, std::uint32_t holder) {
+  const std::uint32_t number = make_entry(hash, cell);
+  if (number == kNone) return kNone;
+  const std::uint32_t set = sets_.with(HolderSets::kEmpty, holder);
+  sets_.add_entry(set);
+  table_[number].set = set;
+  blocks_++;
+  Holder& mine = holders_[holder];
+  mine.count++;
+  mine.torn.erase(hash);
+  if (pinned_ != kNone) {
+    table_.link(number, pinned_);
+    if (!holds(pinned_, holder)) mine.torn.at(table_[pinned_].hash());
+  }
+  return number;
 }
 
 // Is the entry `ancestor`, or does it come after it? Blocks told in a circle are not linked to one:
@@ -172,11 +191,21 @@ void PrefixIndex::link(std::uint32_t number, std::uint32_t parent) {
 // The entry of the hash, made when there is none: with the empty set, and so not yet anybody's.
 // kNone: there is no room for it.
 std::uint32_t PrefixIndex::entry_for(std::uint64_t hash) {
-  std::uint32_t number = table_.find(hash);
+  std::size_t cell = 0;
+  std::uint32_t number = table_.find(hash, cell);
   if (number != kNone) return number;
-  if (!make_room()) return kNone;
-  number = table_.insert(hash);
-  sets_.add_entry(HolderSets::kEmpty);
+  number = make_entry(hash, cell);
+  if (number != kNone) sets_.add_entry(HolderSets::kEmpty);
+  return number;
+}
+
+// Its set has to be counted then.
+std::uint32_t PrefixIndex::make_entry(std::uint64_t hash, std::size_t cell) {
+  if (!has_room()) {
+    if (!make_room()) return kNone;
+    table_.find(hash, cell);
+  }
+  const std::uint32_t number = table_.insert(hash, cell);
   if (touched_.size() <= number / 64) touched_.resize(number / 64 + 1);
   touch(number);
   return number;
@@ -301,7 +330,7 @@ std::size_t PrefixIndex::bytes() const {
 // Before an entry is made: as long as it does not fit, leaves go. False: there is none that may.
 bool PrefixIndex::make_room() {
   const auto many = [&] { return table_.size() >= EntryIndex::kNumbersMax; };
-  while (!table_.ready() || many()) {
+  while (!has_room()) {
     if (!many() && table_.memory_bytes() + table_.bytes_to_grow() <= bytes_max_ / 8 * 6) {
       table_.grow();
       return true;
@@ -310,7 +339,7 @@ bool PrefixIndex::make_room() {
     std::size_t gone = 0;
     while ((many() || !table_.sparse()) && gone < 64 + table_.size() / 16 && evict_one()) gone++;
     table_.clean();
-    if (gone == 0 && (!table_.ready() || many())) return false;
+    if (gone == 0 && !has_room()) return false;
   }
   return true;
 }

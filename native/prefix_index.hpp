@@ -49,7 +49,9 @@ class PrefixIndex {
   std::size_t remove(std::uint32_t place, std::uint32_t slot,
                      std::span<const std::uint64_t> hashes);
   void drop(std::uint32_t place, std::uint32_t slot);
-  void drop_place(std::uint32_t place);
+  void drop_place(std::uint32_t place) {
+    for (std::uint32_t slot = 0; slot < kSlots; slot++) drop(place, slot);
+  }
   void drop_slot(std::uint32_t slot);  // of every place
 
   // Leading blocks of `chain` that each place holds, cumulative by tier: on the device or guessed,
@@ -87,6 +89,8 @@ class PrefixIndex {
   // The place says that it lost a block: what was guessed of it before counts no more.
   void remove_guess(std::uint32_t place, std::uint64_t hash);
   std::uint32_t entry_for(std::uint64_t hash);
+  std::uint32_t make_entry(std::uint64_t hash, std::size_t cell);
+  std::uint32_t store_new(std::uint64_t hash, std::size_t cell, std::uint32_t holder);
   void give(std::uint32_t number, std::uint32_t holder);
   void take(std::uint32_t number, std::uint32_t holder);
   void mend_parent(std::uint32_t number, std::uint32_t holder);
@@ -97,6 +101,7 @@ class PrefixIndex {
     return sets_.contains(sets_.resolve(table_[number].set), holder);
   }
   void link(std::uint32_t number, std::uint32_t parent);
+  bool has_room() const { return table_.ready() && table_.size() < EntryIndex::kNumbersMax; }
   bool make_room();
   void bound_sets();
   bool evict_one();

@@ -1,52 +1,8 @@
 #include "prefix_table.hpp"
 
-#include <algorithm>
 #include <optional>
 
 namespace moonpool {
-namespace {
-
-constexpr std::size_t kSmallCells = 1 << 18;
-
-}  // namespace
-
-void EntryIndex::insert(std::uint64_t hash, std::uint32_t number) {
-  const std::uint64_t mixed = spread(hash);
-  std::size_t i = home(mixed);
-  while (cells_[i] < kGone) i = i + 1 == cells_.size() ? 0 : i + 1;
-  if (cells_[i] == kNone) used_++;
-  cells_[i] = tag_of(mixed) | number;
-  live_++;
-}
-
-void EntryIndex::erase(std::uint64_t hash, std::uint32_t number) {
-  const std::uint64_t mixed = spread(hash);
-  std::size_t i = home(mixed);
-  while (cells_[i] >= kGone || (cells_[i] & kNumberMask) != number) {
-    i = i + 1 == cells_.size() ? 0 : i + 1;
-  }
-  // Before an empty cell nothing has to be walked over.
-  const bool last = cells_[i + 1 == cells_.size() ? 0 : i + 1] == kNone;
-  cells_[i] = last ? kNone : kGone;
-  if (last) used_--;
-  live_--;
-}
-
-std::size_t EntryIndex::wanted_cells() const {
-  // The same again when only gone ones fill it. Small indexes double, large ones spare memory.
-  const std::size_t cells = std::max<std::size_t>(cells_.size(), 1024);
-  if ((live_ + 1) * 10 <= cells * 7) return cells;
-  return cells < kSmallCells ? 2 * cells : cells + cells / 2;
-}
-
-void EntryIndex::reset(std::size_t cells) {
-  if (cells == cells_.size()) {
-    std::fill(cells_.begin(), cells_.end(), kNone);
-  } else {
-    std::vector<std::uint32_t>(cells, kNone).swap(cells_);
-  }
-  used_ = live_ = 0;
-}
 
 std::size_t PrefixTable::bytes_to_grow() const {
   std::size_t bytes = has_entry() ? 0 : kChunk * sizeof(PrefixEntry);
@@ -67,7 +23,7 @@ void PrefixTable::clean() {
   if (by_engine_.full()) rebuild_by_engine(by_engine_.cells());
 }
 
-std::uint32_t PrefixTable::insert(std::uint64_t hash) {
+std::uint32_t PrefixTable::insert(std::uint64_t hash, std::size_t cell) {
   std::uint32_t number = high_;
   if (free_.empty()) {
     high_++;
@@ -80,13 +36,13 @@ std::uint32_t PrefixTable::insert(std::uint64_t hash) {
   entry.set_hash(hash);
   entry.set = 0;
   entry.parent = kNone;
-  by_hash_.insert(hash, number);
+  by_hash_.insert_at(cell, hash, number);
   return number;
 }
 
-void PrefixTable::map_engine(std::uint32_t number, std::uint64_t key) {
+void PrefixTable::map_engine(std::uint32_t number, std::uint64_t key, std::size_t cell) {
   (*this)[number].set_engine(key);
-  by_engine_.insert(key, number);
+  by_engine_.insert_at(cell, key, number);
 }
 
 void PrefixTable::erase(std::uint32_t number) {
@@ -97,11 +53,6 @@ void PrefixTable::erase(std::uint32_t number) {
   entry.set = kNone;
   entry.set_engine(0);
   free_.push_back(number);
-}
-
-void PrefixTable::link(std::uint32_t number, std::uint32_t parent) {
-  (*this)[number].parent = parent;
-  lists_.add((*this)[parent].children, number);
 }
 
 std::size_t PrefixTable::memory_bytes() const {

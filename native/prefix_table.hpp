@@ -8,72 +8,10 @@
 #include <vector>
 
 #include "children.hpp"
+#include "entry_index.hpp"
+#include "prefetch.hpp"
 
 namespace moonpool {
-
-// Open addressing over entry numbers: 26 bits of number, 6 of the hash, so that a wrong candidate
-// seldom costs a look at its entry.
-class EntryIndex {
- public:
-  static constexpr std::uint32_t kNone = 0xffffffff;
-  static constexpr std::uint32_t kNumberBits = 26;
-  static constexpr std::uint32_t kNumbersMax = (1u << kNumberBits) - 2;
-
-  // `same(number)` says whether the entry is the wanted one.
-  template <class Same>
-  std::uint32_t find(std::uint64_t hash, Same same) const {
-    if (used_ == 0) return kNone;
-    const std::uint64_t mixed = spread(hash);
-    const std::uint32_t tag = tag_of(mixed);
-    for (std::size_t i = home(mixed);; i = i + 1 == cells_.size() ? 0 : i + 1) {
-      const std::uint32_t cell = cells_[i];
-      if (cell == kNone) return kNone;
-      if (cell != kGone && (cell & ~kNumberMask) == tag && same(cell & kNumberMask)) {
-        return cell & kNumberMask;
-      }
-    }
-  }
-  // The entry must not be there; room must have been made.
-  void insert(std::uint64_t hash, std::uint32_t number);
-  void erase(std::uint64_t hash, std::uint32_t number);
-
-  bool full() const { return (used_ + 1) * 5 > cells_.size() * 4; }  // of live and gone ones
-  bool sparse() const { return live_ * 10 <= cells_.size() * 7; }    // a rebuild gives room
-  std::size_t cells() const { return cells_.size(); }
-  std::size_t wanted_cells() const;  // how many a rebuild should have, for one entry more
-  void reset(std::size_t cells);     // empty; then insert all again
-
-  // Asks for the memory that a find of `hash` will look at.
-  void ask(std::uint64_t hash) const {
-    if (used_ != 0) ask_cell(hash);
-  }
-  // The same where there are cells: for an insert.
-  void ask_cell(std::uint64_t hash) const {
-    __builtin_prefetch(cells_.data() + home(spread(hash)));
-  }
-  // The first entry that a find would look at, or kNone.
-  std::uint32_t likely(std::uint64_t hash) const {
-    if (used_ == 0) return kNone;
-    const std::uint32_t cell = cells_[home(spread(hash))];
-    return cell >= kGone ? kNone : cell & kNumberMask;
-  }
-  std::size_t memory_bytes() const { return cells_.capacity() * sizeof(std::uint32_t); }
-
- private:
-  static constexpr std::uint32_t kGone = 0xfffffffe;
-  static constexpr std::uint32_t kNumberMask = (1u << kNumberBits) - 1;
-
-  // Hashes given from outside may be anything.
-  static std::uint64_t spread(std::uint64_t hash) { return hash * 0x9e3779b97f4a7c15; }
-  static std::uint32_t tag_of(std::uint64_t mixed) {
-    return static_cast<std::uint32_t>(mixed) & ~kNumberMask;
-  }
-  std::size_t home(std::uint64_t mixed) const { return (mixed >> 32) * cells_.size() >> 32; }
-
-  std::vector<std::uint32_t> cells_;
-  std::size_t used_ = 0;  // cells that are not empty, gone ones included
-  std::size_t live_ = 0;
-};
 
 struct PrefixEntry {
   static constexpr std::uint32_t kNone = EntryIndex::kNone;
@@ -129,6 +67,14 @@ class PrefixTable {
   std::uint32_t find_engine(std::uint64_t key) const {
     return by_engine_.find(key, [&](std::uint32_t n) { return (*this)[n].engine() == key; });
   }
+  // As find() and find_engine(); when it is not there, `cell` is its place in the index for
+  // insert() or map_engine(), as long as nothing else changes.
+  std::uint32_t find(std::uint64_t hash, std::size_t& cell) const {
+    return by_hash_.find(hash, [&](std::uint32_t n) { return (*this)[n].hash() == hash; }, cell);
+  }
+  std::uint32_t find_engine(std::uint64_t key, std::size_t& cell) const {
+    return by_engine_.find(key, [&](std::uint32_t n) { return (*this)[n].engine() == key; }, cell);
+  }
 
   // Is there room for one entry more and its engine's key? If not: grow(), which takes so many
   // bytes, or clean(), which takes none and gives enough only in a sparse table.
@@ -139,18 +85,21 @@ class PrefixTable {
   bool sparse() const { return has_entry() && by_hash_.sparse() && by_engine_.sparse(); }
 
   // A new entry with the empty set and no parent.
-  std::uint32_t insert(std::uint64_t hash);
+  std::uint32_t insert(std::uint64_t hash, std::size_t cell);
   bool can_map() const { return !by_engine_.full(); }
-  void map_engine(std::uint32_t number, std::uint64_t key);
+  void map_engine(std::uint32_t number, std::uint64_t key, std::size_t cell);
   // Without children; its parent loses it.
   void erase(std::uint32_t number);
-  void link(std::uint32_t number, std::uint32_t parent);
+  void link(std::uint32_t number, std::uint32_t parent) {
+    (*this)[number].parent = parent;
+    lists_.add((*this)[parent].children, number);
+  }
 
   void ask(std::uint64_t hash) const { by_hash_.ask(hash); }
   void ask_engine(std::uint64_t key) const { by_engine_.ask(key); }
   void ask_entry(std::uint64_t hash) const {
     const std::uint32_t number = by_hash_.likely(hash);
-    if (number != kNone) __builtin_prefetch(&(*this)[number]);
+    if (number != kNone) prefetch(&(*this)[number]);
   }
 
   // fn(child) until it says true; false when none did or when they are too many to be listed.

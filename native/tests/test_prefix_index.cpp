@@ -52,6 +52,41 @@ TEST(a_map_forgets_what_is_erased_and_nothing_else) {
   for (const auto& [key, value] : twin) CHECK_EQ(*map.find(key), value);
 }
 
+TEST(an_index_finds_what_is_in_it_wherever_its_bucket_overflowed) {
+  EntryIndex index;
+  index.reset(64);  // four buckets, so that most of them are full at times
+  std::map<std::uint32_t, std::uint64_t> twin;  // number -> hash
+  const auto found = [&](std::uint64_t hash, std::size_t& cell) {
+    const auto same = [&](std::uint32_t n) { return twin.contains(n) && twin[n] == hash; };
+    CHECK_EQ(index.find(hash, same), index.find(hash, same, cell));
+    return index.find(hash, same);
+  };
+  std::uint64_t random = 1;
+  for (int i = 0; i < 20000; i++) {
+    random = mix64(random + 1);
+    const auto number = static_cast<std::uint32_t>(random % 90);
+    const std::uint64_t hash = mix64(number % 7 == 0 ? number : number / 8);  // some are equal
+    std::size_t cell = 0;
+    if (twin.contains(number)) {
+      index.erase(hash, number);
+      twin.erase(number);
+    } else {
+      if (index.full()) {
+        index.reset(index.cells());
+        for (const auto& [n, h] : twin) index.insert(h, n);
+      }
+      if (index.full()) continue;
+      if (found(hash, cell) == EntryIndex::kNone) {
+        index.insert_at(cell, hash, number);
+      } else {
+        index.insert(hash, number);
+      }
+      twin[number] = hash;
+    }
+    for (const auto& [n, h] : twin) CHECK_EQ(twin[found(h, cell)], h);
+  }
+}
+
 TEST(sets_are_kept_once_and_dropped_holders_leave_them) {
   HolderSets sets;
   const std::uint32_t one = sets.with(HolderSets::kEmpty, 1);

@@ -24,6 +24,8 @@ class Publisher:
         self.ring: list[tuple[int, bytes]] = []
         self.next = 0
         self.asked: list[bytes] = []
+        self.garbage: list[list[bytes]] = []
+        """Frames that an answer begins with."""
         self.task = asyncio.create_task(self._answer())
 
     async def send(self, *events: object, heard: bool = True) -> None:
@@ -37,6 +39,8 @@ class Publisher:
         while True:
             who, _, start = await self.router.recv_multipart()
             self.asked.append(start)
+            for frames in self.garbage:
+                await self.router.send_multipart([who, b"", *frames])
             for sequence, payload in self.ring:
                 if sequence >= int.from_bytes(start, "big"):
                     number = struct.pack(">Q", sequence)

@@ -111,6 +111,7 @@ async def test_over_real_sockets_nothing_is_missed() -> None:
     brain.add_worker(Worker(id="w", model="m", block_size=16))
     context = zmq.asyncio.Context()
     publisher = Publisher(context)
+    publisher.garbage = [[b"kv", b"\xff" * 16, b""], [b"kv", b"", b"\xc1"]]
     await publisher.send(stored(0, 3, tokens))
     subscriber = EventSubscriber(
         brain,
@@ -126,6 +127,8 @@ async def test_over_real_sockets_nothing_is_missed() -> None:
     try:
         subscriber.start()
         await until(lambda: held() == 48)
+        assert (subscriber.malformed, subscriber.feed.expected) == (2, 1)
+        publisher.garbage.clear()
         await asyncio.sleep(0.2)  # a SUB socket hears nothing until its subscription arrived
         await publisher.send(stored(3, 2, tokens))
         await until(lambda: held() == 80)
@@ -137,7 +140,7 @@ async def test_over_real_sockets_nothing_is_missed() -> None:
         publisher.next = 0
         await publisher.send({"type": "AllBlocksCleared"})
         await until(lambda: held() == 0)
-        assert (subscriber.malformed, subscriber.feed.counts.restarts) == (1, 1)
+        assert (subscriber.malformed, subscriber.feed.counts.restarts) == (3, 1)
     finally:
         await subscriber.close()
         publisher.task.cancel()

@@ -158,6 +158,30 @@ def test_token_ids_of_every_width_an_encoder_may_choose() -> None:
         assert held(brain, tokens) == 160
 
 
+def test_events_of_one_message_count_in_their_order() -> None:
+    """As if each came in a message of its own."""
+    print("seed 5")
+    rng = np.random.default_rng(5)
+    for _ in range(60):
+        events: list[object] = []
+        for _ in range(int(rng.integers(2, 9))):
+            first, count = int(rng.integers(0, 8)), int(rng.integers(1, 3))
+            keys = {"block_hashes": KEYS[first : first + count], "medium": "GPU"}
+            match int(rng.integers(0, 5)):
+                case 0:
+                    events.append({"type": "BlockRemoved"} | keys)
+                case 1:  # a tier's word about blocks that are known
+                    events.append({"type": "BlockStored", "token_ids": []} | keys)
+                case _:
+                    events.append(as_map(first, count))
+        together, apart = brain_with(), brain_with()
+        send(together, *events)
+        for event in events:
+            send(apart, event)
+        assert held(together) == held(apart), events
+        assert together.index.stat() == apart.index.stat(), events
+
+
 def test_tokens_of_an_event_that_needs_none_may_be_anything() -> None:
     brain = brain_with()
     applied = send(brain, as_map(type="Rewarmed", token_ids=["x"]), as_map())

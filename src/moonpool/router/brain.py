@@ -20,7 +20,14 @@ from moonpool.router.config import BrainConfig
 from moonpool.router.cost import Facts
 from moonpool.router.fleet import Fleet, Member
 from moonpool.router.guesses import Generations
-from moonpool.router.index import GUESS_SLOTS, PREDICTION_SLOTS, Applied, Places, PrefixIndex
+from moonpool.router.index import (
+    GUESS_SLOTS,
+    PREDICTION_SLOTS,
+    Applied,
+    Message,
+    Places,
+    PrefixIndex,
+)
 from moonpool.router.intake import Intake
 from moonpool.router.learner import Learner
 from moonpool.router.load import Booking, Column, LoadBook
@@ -146,7 +153,7 @@ class Brain:
         """What the pool, which serves every worker, gained and lost, in own hashes."""
         self.intake.apply_pool(events)
 
-    def apply_message(self, worker_id: str, message: bytes) -> Applied:
+    def apply_message(self, worker_id: str, message: Message) -> Applied:
         """One message as vLLM, SGLang or Moonpool's engine publishes it.
 
         Raises BadInput: unknown worker, or no message at all.

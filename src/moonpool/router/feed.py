@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from moonpool.router.index import Message
+
 
 class Act(Enum):
     """What to do with a worker."""
@@ -34,7 +36,7 @@ class Step(NamedTuple):
 
     act: Act
     sequence: int = 0
-    message: bytes = b""
+    message: Message = b""
 
 
 @dataclass(slots=True)
@@ -58,7 +60,7 @@ class Feed:
     held_max: int = 1024
     counts: FeedCounts = field(default_factory=FeedCounts)
     _next: int | None = None
-    _held: dict[int, bytes] = field(default_factory=dict)
+    _held: dict[int, Message] = field(default_factory=dict)
     _asked_from: int | None = None
 
     @property
@@ -75,7 +77,7 @@ class Feed:
         """A new subscription: whatever was published before is asked for."""
         return self._rebase()
 
-    def receive(self, sequence: int, message: bytes) -> list[Step]:
+    def receive(self, sequence: int, message: Message) -> list[Step]:
         """A live message."""
         self.counts.messages += 1
         if self._asked_from is not None:
@@ -87,7 +89,7 @@ class Feed:
             return self._gap(sequence, message)
         return self._lower(sequence, message)
 
-    def replayed(self, messages: Sequence[tuple[int, bytes]]) -> list[Step]:
+    def replayed(self, messages: Sequence[tuple[int, Message]]) -> list[Step]:
         """The answer to a replay, in order; empty when the publisher has nothing or did not answer.
 
         Then the messages held back follow. Where the answer begins later than asked, the ones
@@ -118,7 +120,7 @@ class Feed:
             self._next = sequence + 1
         return steps
 
-    def _gap(self, sequence: int, message: bytes) -> list[Step]:
+    def _gap(self, sequence: int, message: Message) -> list[Step]:
         assert self._next is not None
         self.counts.gaps += 1
         if not self.replays:
@@ -129,7 +131,7 @@ class Feed:
         self._held[sequence] = message
         return [Step(Act.REPLAY, self._next)]
 
-    def _lower(self, sequence: int, message: bytes) -> list[Step]:
+    def _lower(self, sequence: int, message: Message) -> list[Step]:
         """A publisher that starts anew counts from 0; an old message that comes again does not
         have the number 0 after a thousand others, and if it had, forgetting costs only misses."""
         if sequence > 0:
@@ -140,7 +142,7 @@ class Feed:
             return []
         return self._restarted(sequence, message)
 
-    def _restarted(self, sequence: int, message: bytes) -> list[Step]:
+    def _restarted(self, sequence: int, message: Message) -> list[Step]:
         self.counts.restarts += 1
         self._next = 0
         forget = Step(Act.FORGET)
@@ -149,7 +151,7 @@ class Feed:
             return [forget, Step(Act.APPLY, 0, message)]
         return [forget, *self._gap(sequence, message)]
 
-    def _hold(self, sequence: int, message: bytes) -> list[Step]:
+    def _hold(self, sequence: int, message: Message) -> list[Step]:
         if sequence == 0 and self._asked_from:
             # It restarted while it was asked for what it no longer has.
             self._held.clear()

@@ -26,6 +26,8 @@ PREDICTION_SLOTS = (5, 6)
 Depths = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
+Message = bytes | memoryview
+"""As it came from an engine."""
 
 
 class Found(NamedTuple):
@@ -122,7 +124,7 @@ class PrefixIndex:
         return costs, Found(held, pool), hashes
 
     def apply(
-        self, message: bytes, places: npt.NDArray[np.uint32], model_seed: int, block_size: int
+        self, message: Message, places: npt.NDArray[np.uint32], model_seed: int, block_size: int
     ) -> Applied:
         """Apply one message as an engine publishes it; `places` by data-parallel rank.
 

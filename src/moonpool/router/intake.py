@@ -11,7 +11,7 @@ from moonpool.core.errors import BadInput
 from moonpool.router.base import Cleared, Event, Stored
 from moonpool.router.fleet import Fleet, Member
 from moonpool.router.hashing import prefix_seed
-from moonpool.router.index import GUESS_SLOTS, POOL_PLACE, Applied, PrefixIndex
+from moonpool.router.index import GUESS_SLOTS, POOL_PLACE, Applied, Message, PrefixIndex
 
 _CLEARED = b"AllBlocksCleared"
 
@@ -48,7 +48,7 @@ class Intake:
         for event in events:
             self._apply_at(POOL_PLACE, event)
 
-    def apply_pool_message(self, message: bytes) -> Applied:
+    def apply_pool_message(self, message: Message) -> Applied:
         """One message of the pool (`moonpool admin --events`): it names blocks as some engine did,
         and not of which model. Raises BadInput: not a message."""
         place = np.array([POOL_PLACE], np.uint32)
@@ -60,7 +60,7 @@ class Intake:
             raise BadInput(f"the pool: no KV event message: {error}") from None
         return applied[0]
 
-    def _cleared_first(self, message: bytes) -> bytes:
+    def _cleared_first(self, message: Message) -> Message:
         """A whole account begins with its clearing: done once, not for each model again."""
         batch = msgspec.msgpack.decode(message, type=tuple[float, list[msgspec.Raw], int])
         if not batch[1] or not _clears(batch[1][0]):
@@ -72,7 +72,7 @@ class Intake:
         """What was known of it is no longer trusted: events were lost, or it was restarted."""
         self._index.drop(POOL_PLACE)
 
-    def apply_message(self, worker_id: str, message: bytes) -> Applied:
+    def apply_message(self, worker_id: str, message: Message) -> Applied:
         """One message of an engine. Raises BadInput: unknown worker, or not a message."""
         member = self._fleet.member(worker_id)
         try:

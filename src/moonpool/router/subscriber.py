@@ -17,7 +17,7 @@ from moonpool.core.errors import BadInput
 from moonpool.core.zeromq import import_zmq
 from moonpool.router.accounts import REPAIRS_MAX, Accounts
 from moonpool.router.feed import Act, Feed, Step
-from moonpool.router.index import Applied
+from moonpool.router.index import Applied, Message
 
 if TYPE_CHECKING:
     from moonpool.router.brain import Brain
@@ -26,6 +26,8 @@ END: Final = b"\xff" * 8
 REPLAY_TIMEOUT_S: Final = 5.0
 QUEUE_MESSAGES_MAX: Final = 100_000
 REPLAY_MESSAGES_MAX: Final = 1_000_000
+REPLAY_BYTES_MAX: Final = 1 << 30
+MESSAGE_BYTES_MAX: Final = 1 << 28  # who sends a longer one is cut off
 TURN_MESSAGES_MAX: Final = 32
 
 
@@ -68,12 +70,20 @@ class EventSubscriber:
         self._wishing: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Subscribe, and ask for what was published before. Needs a running loop."""
+        """Subscribe, and ask for what was published before. Needs a running loop.
+
+        Raises BadInput for an endpoint that no socket connects to.
+        """
         self._context = self._zmq.asyncio.Context()
         socket = self._context.socket(self._zmq.SUB)
         socket.setsockopt(self._zmq.RCVHWM, QUEUE_MESSAGES_MAX)
+        socket.setsockopt(self._zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
         socket.setsockopt(self._zmq.SUBSCRIBE, self._topic)
-        socket.connect(self._endpoint)
+        try:
+            socket.connect(self._endpoint)
+        except self._zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise BadInput(f"events of {self._worker_id}: {self._endpoint}: {error}") from None
         self._run(self.feed.start())
         self._begin(self._follow(socket))
         if self._digest_s > 0 and self._replay:
@@ -89,22 +99,25 @@ class EventSubscriber:
             self._context.destroy(linger=0)
 
     async def _follow(self, socket: Any) -> None:
+        # Messages are read where ZeroMQ has them: they are large, and a copy of each is felt.
+        ready = self._zmq.Socket.shadow(socket)
         while True:
-            self._receive(await socket.recv_multipart())
+            self._receive(await socket.recv_multipart(copy=False))
             # What lies there already needs no turn of the loop each, but others get theirs.
             for _ in range(TURN_MESSAGES_MAX):
-                ready = socket.recv_multipart(self._zmq.NOBLOCK)
-                if isinstance(ready.exception(), self._zmq.Again):
+                try:
+                    frames = ready.recv_multipart(self._zmq.NOBLOCK, copy=False)
+                except self._zmq.Again:
                     break
-                self._receive(ready.result())
+                self._receive(frames)
             else:
                 await asyncio.sleep(0)
 
-    def _receive(self, frames: list[bytes]) -> None:
+    def _receive(self, frames: list[Any]) -> None:
         if len(frames) != 3 or len(frames[1]) != 8:
             self.malformed += 1
         else:
-            self._run(self.feed.receive(_number(frames[1]), frames[2]))
+            self._run(self.feed.receive(_number(frames[1].bytes), frames[2].buffer))
 
     def _run(self, steps: list[Step]) -> None:
         for step in steps:
@@ -116,7 +129,7 @@ class EventSubscriber:
             else:
                 self._begin(self._ask_from(step.sequence))
 
-    def _apply(self, message: bytes) -> None:
+    def _apply(self, message: Message) -> None:
         try:
             applied = self._take(message)
         except BadInput:
@@ -127,7 +140,7 @@ class EventSubscriber:
         if self._on_applied is not None:
             self._on_applied()
 
-    def _take(self, message: bytes) -> Applied:
+    def _take(self, message: Message) -> Applied:
         return self._brain.apply_message(self._worker_id, message)
 
     def _forget(self) -> None:
@@ -184,17 +197,23 @@ class EventSubscriber:
     async def _ask(self, question: bytes) -> tuple[list[tuple[int, bytes]], bytes | None]:
         """Messages that came as an answer, and what stood beside its end; None: it did not end."""
         found: list[tuple[int, bytes]] = []
+        found_bytes = 0
         socket = self._context.socket(self._zmq.DEALER)
+        socket.setsockopt(self._zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
         try:
-            socket.connect(self._replay)
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError, self._zmq.ZMQError):
+                socket.connect(self._replay)
                 async with asyncio.timeout(REPLAY_TIMEOUT_S):
                     await socket.send_multipart([b"", question])
-                    while len(found) < REPLAY_MESSAGES_MAX:
+                    while len(found) < REPLAY_MESSAGES_MAX and found_bytes < REPLAY_BYTES_MAX:
                         frames = await socket.recv_multipart()
                         if len(frames) < 2 or frames[-2] == END:
                             return found, frames[-1]
+                        if len(frames[-2]) != len(END):
+                            self.malformed += 1
+                            continue
                         found.append((_number(frames[-2]), frames[-1]))
+                        found_bytes += len(frames[-1])
         finally:
             socket.close(linger=0)
         return found, None
@@ -206,7 +225,7 @@ class PoolSubscriber(EventSubscriber):
     def __init__(self, brain: Brain, endpoint: str, *, replay: str = "") -> None:
         super().__init__(brain, "the pool", endpoint, replay=replay)
 
-    def _take(self, message: bytes) -> Applied:
+    def _take(self, message: Message) -> Applied:
         return self._brain.intake.apply_pool_message(message)
 
     def _forget(self) -> None:
