@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 
 import pytest
 
 from moonpool.bench.etcd_server import EtcdServers
-from moonpool.core.errors import BadConfig, BadFrame, DeadlineExceeded, Unreachable
+from moonpool.core.errors import BadConfig, BadFrame, Closed, DeadlineExceeded, Unreachable
 from moonpool.core.etcd import EtcdAddress, EtcdClient, EtcdPair, parse_etcd
 
 
@@ -128,3 +129,132 @@ def test_members_stand_in_for_each_other(etcd_members: EtcdServers) -> None:
     etcd_members.wake(1)
     client.put("x/4", b"4")
     client.close()
+
+
+class Member:
+    """Says the same thing to everybody, and sees whether they close; no etcd."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self._answers = answers
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"etcd://127.0.0.1:{self._listener.getsockname()[1]}/x"
+        self.asked = threading.Event()
+        self.accepted = 0
+        self.left: list[bool] = []  # whether each that came has closed its connection
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        for answer in self._answers:
+            sock, _ = self._listener.accept()
+            self.accepted += 1
+            with sock:
+                sock.settimeout(60)
+                asked = b""
+                while not asked.endswith(b"}"):
+                    asked += sock.recv(65_536)
+                self.asked.set()
+                sock.sendall(answer)
+                self.left.append(_ended(sock))
+
+    def close(self) -> None:
+        self._thread.join()
+        self._listener.close()
+
+
+def _ended(sock: socket.socket) -> bool:
+    try:
+        return not sock.recv(1)
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+
+
+def _answer(body: bytes, status: str = "200 OK", more: str = "") -> bytes:
+    return f"HTTP/1.1 {status}\r\n{more}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def test_a_member_that_refuses_the_first_question_is_left() -> None:
+    """Not held by the exception, for as long as somebody keeps that."""
+    member = Member(_answer(b"no", "400 Bad Request"), _answer(b"{", "200 OK"))
+    client = EtcdClient(member.url)
+    kept: list[BadFrame] = []
+    for _ in range(2):
+        with pytest.raises(BadFrame) as raised:
+            client.range("x")
+        kept.append(raised.value)
+    member.close()
+    assert member.left == [True, True]
+    client.close()
+
+
+def test_a_watch_on_a_connection_that_ends_with_its_answer() -> None:
+    event = b'{"result":{"events":[{"kv":{"key":"eA==","value":"MQ=="}}]}}\n'
+    member = Member(_answer(event, more="Connection: close\r\n"))
+    client = EtcdClient(member.url)
+    watch = client.watch("x")
+    assert next(watch).value == b"1"
+    with pytest.raises(Unreachable, match="ended the watch"):
+        next(watch)
+    member.close()
+    assert member.left == [True]
+    client.close()
+
+
+def test_a_connection_that_ends_with_its_answer_is_not_asked_again() -> None:
+    once = _answer(b"{}", more="Connection: close\r\n")
+    member = Member(once, once)
+    with EtcdClient(member.url) as client:
+        assert client.range("x") == client.range("x") == []
+    member.close()
+    assert member.left == [True, True]
+
+
+def test_a_closed_client_connects_to_nobody(etcd: str) -> None:
+    client = EtcdClient(etcd)
+    client.close()
+    with pytest.raises(Closed):
+        client.range("x")
+    with pytest.raises(Closed):
+        next(client.watch("x"))
+
+
+def test_closing_does_not_wait_for_a_member_that_does_not_answer() -> None:
+    member = Member(b"")
+    client = EtcdClient(member.url, timeout_s=60.0, try_s=60.0)
+    ended: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            client.range("x")
+        except (Closed, Unreachable) as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert member.asked.wait(30)
+    client.close()
+    thread.join(15)  # the member would have it wait for a minute
+    assert ended and not thread.is_alive()
+    member.close()
+
+
+def test_closing_ends_a_watch_that_is_only_being_asked_for() -> None:
+    member = Member(b"")
+    client = EtcdClient(member.url, timeout_s=60.0, try_s=60.0)
+    ended: list[Exception] = []
+
+    def watch() -> None:
+        try:
+            next(client.watch("x"))
+        except (Closed, Unreachable) as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    assert member.asked.wait(30)
+    client.close()
+    thread.join(15)  # the member would have it wait for a minute
+    assert ended and not thread.is_alive()
+    member.close()

@@ -9,10 +9,8 @@ from __future__ import annotations
 import base64
 import binascii
 import http.client
-import socket
 import threading
 from collections.abc import Generator, Sequence
-from contextlib import suppress
 from typing import NamedTuple, Self, TypeVar
 
 import msgspec
@@ -20,7 +18,14 @@ import msgspec
 from moonpool.core.address import EtcdAddress as EtcdAddress
 from moonpool.core.address import parse_etcd as parse_etcd
 from moonpool.core.clock import Clock, Deadline, SystemClock
-from moonpool.core.errors import BadFrame, DeadlineExceeded, MoonpoolError, Unreachable
+from moonpool.core.errors import (
+    BadFrame,
+    Closed,
+    DeadlineExceeded,
+    MoonpoolError,
+    Unreachable,
+)
+from moonpool.core.etcd_line import EtcdLine
 
 TIMEOUT_S = 5.0
 TRY_S = 1.0  # one member has so long before the next one is asked
@@ -112,7 +117,8 @@ class _Watch(msgspec.Struct):
 class EtcdClient:
     """One cluster. Thread-safe, one call at a time; a watch has a connection of its own.
 
-    Calls raise Unreachable (no member answers), DeadlineExceeded, BadFrame (not etcd's answer).
+    Calls raise Unreachable (no member answers), DeadlineExceeded, BadFrame (not etcd's answer), and
+    Closed after `close`.
     """
 
     def __init__(
@@ -128,8 +134,11 @@ class EtcdClient:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._at = 0
-        self._connection: http.client.HTTPConnection | None = None
-        self._watched: set[socket.socket] = set()
+        self._line: EtcdLine | None = None
+        # Of what `close` changes without waiting for a call. The collector may end a watch in it.
+        self._guard = threading.RLock()
+        self._lines: set[EtcdLine] = set()
+        self._closed = False
 
     def range(self, key: str, *, prefix: bool = False, limit: int = LIMIT) -> list[EtcdPair]:
         """The key, or all that begin with it, in order."""
@@ -192,17 +201,14 @@ class EtcdClient:
             request["range_end"] = _b64(_after(key))
         body = msgspec.json.encode({"create_request": request})
         deadline = Deadline.after(self._clock.monotonic(), self.timeout_s)
-        connection, answer = self._first_answer("/v3/watch", body, deadline)
-        assert connection.sock is not None
-        watched_over = connection.sock
-        self._watched.add(watched_over)
+        line, answer = self._first_answer("/v3/watch", body, deadline)
         try:
-            watched_over.settimeout(silence_s)
+            line.wait_at_most(silence_s)
             while True:
-                line = answer.readline(ANSWER_BYTES_MAX)
-                if not line:
+                text = answer.readline(ANSWER_BYTES_MAX)
+                if not text:
                     raise Unreachable("etcd ended the watch")
-                watched = _decoded(line, _Watch).result
+                watched = _decoded(text, _Watch).result
                 if watched.canceled:
                     raise Unreachable(
                         f"etcd ended the watch: {watched.cancel_reason or 'compacted'}"
@@ -220,17 +226,16 @@ class EtcdClient:
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(f"etcd's watch broke: {error}") from None
         finally:
-            self._watched.discard(watched_over)
-            answer.close()
-            connection.close()
+            self._end(line)
 
     def close(self) -> None:
-        """Also ends the watches of other threads, with Unreachable."""
+        """For good. Calls and watches of other threads end too, with Unreachable or Closed."""
+        with self._guard:
+            self._closed = True
+            for line in list(self._lines):
+                line.interrupt()
         with self._lock:
             self._drop()
-        for sock in list(self._watched):
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
 
     def __enter__(self) -> Self:
         return self
@@ -245,12 +250,13 @@ class EtcdClient:
         deadline = Deadline.after(self._clock.monotonic(), self.timeout_s)
         with self._lock:
             try:
-                if self._connection is not None:
-                    answer = self._kept_answer(path, body, deadline)
-                    if answer is not None:
-                        return _decoded(answer, kind)
-                self._connection, response = self._first_answer(path, body, deadline)
-                return _decoded(self._whole(response), kind)
+                answer = self._kept_answer(path, body, deadline)
+                if answer is None:
+                    self._line, response = self._first_answer(path, body, deadline)
+                    answer = self._whole(response)
+                if self._line is not None and self._line.spent:
+                    self._drop()
+                return _decoded(answer, kind)
             except MoonpoolError:
                 self._drop()
                 raise
@@ -265,10 +271,11 @@ class EtcdClient:
                 raise
 
     def _kept_answer(self, path: str, body: bytes, deadline: Deadline) -> bytes | None:
-        """Over the kept connection; None: it or its member is no good, begin anew."""
-        assert self._connection is not None
+        """Over the kept connection; None: there is none, or it is no good, begin anew."""
+        if self._line is None:
+            return None
         try:
-            return self._whole(_ask(self._connection, path, body, self._try_s(deadline)))
+            return self._whole(self._line.ask(path, body, self._try_s(deadline)))
         except (OSError, http.client.HTTPException):
             self._drop()
             self._at += 1
@@ -276,21 +283,47 @@ class EtcdClient:
 
     def _first_answer(
         self, path: str, body: bytes, deadline: Deadline
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    ) -> tuple[EtcdLine, http.client.HTTPResponse]:
+        """Of the first member that answers; the line is the caller's to end."""
         members: Sequence[tuple[str, int]] = self.address.members
         why = ""
         for _ in range(2 * len(members)):
             host, port = members[self._at % len(members)]
             try_s = self._try_s(deadline)
-            kind = http.client.HTTPSConnection if self.address.tls else http.client.HTTPConnection
-            connection = kind(host, port, timeout=try_s)
+            line: EtcdLine | None = None
             try:
-                return connection, _ask(connection, path, body, try_s)
+                line = self._begin(host, port, try_s)
+                return line, line.ask(path, body, try_s)
             except (OSError, http.client.HTTPException) as error:
-                connection.close()
+                self._end(line)
                 why = f"{host}:{port}: {error or type(error).__name__}"
                 self._at += 1
+            except BaseException:
+                self._end(line)
+                raise
         raise Unreachable(f"no etcd member answers ({why})")
+
+    def _begin(self, host: str, port: int, try_s: float) -> EtcdLine:
+        self._check_open()
+        line = EtcdLine(host, port, self.address.tls, try_s)
+        with self._guard:
+            self._lines.add(line)
+        try:
+            self._check_open()  # closed while it connected: `close` did not see it
+        except Closed:
+            self._end(line)
+            raise
+        return line
+
+    def _end(self, line: EtcdLine | None) -> None:
+        if line is not None:
+            with self._guard:
+                self._lines.discard(line)
+                line.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("this client of etcd was closed; make another one")
 
     def _try_s(self, deadline: Deadline) -> float:
         return min(self.try_s, deadline.check(self._clock.monotonic(), "ask etcd"))
@@ -302,31 +335,8 @@ class EtcdClient:
         return body
 
     def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-
-class _Busy(OSError):
-    """A member that cannot answer now (it has no leader, say): another one may."""
-
-
-def _ask(
-    connection: http.client.HTTPConnection, path: str, body: bytes, timeout_s: float
-) -> http.client.HTTPResponse:
-    connection.timeout = timeout_s
-    if connection.sock is None:
-        connection.connect()
-    else:
-        connection.sock.settimeout(timeout_s)
-    connection.request("POST", path, body, {"Content-Type": "application/json"})
-    response = connection.getresponse()
-    if response.status != 200:
-        text = response.read(4096).decode(errors="replace").strip()
-        if response.status in (502, 503, 504):
-            raise _Busy(f"{response.status} {text}")
-        raise BadFrame(f"etcd answered {path} with {response.status}: {text}")
-    return response
+        self._end(self._line)
+        self._line = None
 
 
 def _decoded(body: bytes, kind: type[_T]) -> _T:
