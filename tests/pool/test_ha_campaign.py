@@ -9,9 +9,12 @@ import pytest
 
 from moonpool.core.clock import ManualClock
 from moonpool.core.errors import Unreachable
+from moonpool.core.sections import MasterConfig
 from moonpool.pool.ha_campaign import Campaign
 from moonpool.pool.ha_election import SURE, Patience
 from moonpool.pool.ha_registry import Registry
+from moonpool.pool.master import MasterServer
+from moonpool.pool.master_machine import MasterMachine
 
 LEASE_S = 1.0
 
@@ -93,3 +96,29 @@ def test_a_claim_whose_answer_was_lost_counts_from_the_claim(
         return master
 
     assert asyncio.run(main()).sure_until[0] == SURE * LEASE_S
+
+
+async def test_a_campaign_that_breaks_ends_its_master(
+    etcd: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would not renew its lead, nor take it again, and nobody would hear why."""
+
+    def broken(*_: object) -> None:
+        raise ValueError("leading went wrong")
+
+    server = MasterServer(MasterConfig(port=0, ha=etcd))
+    monkeypatch.setattr(MasterMachine, "lead", broken)
+    await server.start()
+    with pytest.raises(ValueError, match="leading went wrong"):
+        await asyncio.wait_for(server.run(), 60)
+
+
+async def test_who_cannot_be_enlisted_ends_too(etcd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("no entry")
+
+    campaign = Campaign(Master(etcd), etcd, "a:1", LEASE_S, ManualClock())
+    monkeypatch.setattr(campaign._roster, "enlist", broken)
+    with pytest.raises(ValueError, match="no entry"):
+        await asyncio.wait_for(campaign.run(), 60)
+    await campaign.close()

@@ -120,6 +120,18 @@ def test_it_leads_at_once_without_an_inventory() -> None:
     assert list(removed.status) == [R.REMOVED]
 
 
+def test_it_knows_where_an_idle_segment_stands() -> None:
+    """Nothing changes after the inventory, and none is asked for when it leads."""
+    world, client, _ = world_of(1)
+    for number in range(20):
+        world.put(client, [b"%d" % number])
+    standby = Standby(world)
+    standby.hear()
+    link = standby.machine.nodes.links[0]
+    agent = world.nodes[0].agent
+    assert standby.machine.standby.whole(link) == agent.sequence > 0
+
+
 def test_what_it_had_not_heard_is_told_when_it_leads() -> None:
     world, client, standby = world_of()
     world.put(client, [b"a", b"b"], replicas=2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -10,7 +12,7 @@ from moonpool.core.clock import ManualClock
 from moonpool.core.node_section import NodeConfig
 from moonpool.core.sections import MasterConfig
 from moonpool.pool import messages as m
-from moonpool.pool.link import AsyncLink
+from moonpool.pool.link import PAUSE_BYTES, UNSENT_MAX, AsyncLink
 from moonpool.pool.master import MasterServer
 from moonpool.pool.node_link import SILENCE_S, Follower
 from moonpool.pool.node_masters import Tell
@@ -22,12 +24,16 @@ class Machine:
     """One that has obeyed the master of link 1, and was told something by it at `heard_at`."""
 
     heard_at = 0.0
+    adopted = False
 
 
 class Masters:
     """Link 1 is obeyed, link 2 stands by. Each tick has news for both, once."""
 
     obeyed = 1
+
+    def pending(self, link: int) -> bool:
+        return False
 
     def tick(self, now: float, boottime_ns: int) -> list[Tell]:
         return [Tell(1, cast(Any, NEWS)), Tell(2, cast(Any, NEWS))]
@@ -88,3 +94,104 @@ async def test_a_follower_whose_ticks_end_ends_and_says_why() -> None:
     follower.masters = cast(Any, Broken())
     with pytest.raises(ValueError, match="went wrong"):
         await follower.run()
+
+
+async def test_a_master_that_does_not_read_is_left() -> None:
+    """What it is told is kept here until it takes it: there is an end to that."""
+    server = MasterServer(MasterConfig(port=0))
+    link = await AsyncLink.connect(await server.start(), "", "n", "node")
+    for connection in server._sessions.values():
+        assert connection._transport is not None
+        connection._transport.pause_reading()
+    big = m.Retire(1, 0, 1, bytes(16 << 20), b"")
+    told = 0
+    while not link.closed:
+        link.tell(big)
+        told += 1
+        assert told * (16 << 20) < 2 * UNSENT_MAX
+    await link.lost
+    await link.writable()  # nobody waits for what is lost
+    await server.stop()
+
+
+async def test_an_inventory_waits_for_a_master_that_reads_slowly() -> None:
+    server = MasterServer(MasterConfig(port=0))
+    link = await AsyncLink.connect(await server.start(), "", "n", "node")
+    (connection,) = server._sessions.values()
+    assert connection._transport is not None
+    connection._transport.pause_reading()
+    link.tell(m.Retire(1, 0, 1, bytes(2 * PAUSE_BYTES), b""))
+    link.tell(m.Retire(1, 0, 1, bytes(2 * PAUSE_BYTES), b""))
+    waiting = asyncio.ensure_future(link.writable())
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    connection._transport.resume_reading()
+    await waiting
+    link.close()
+    await link.lost
+    await server.stop()
+
+
+class Telling(Masters):
+    """A tick finds, without a word of the master, that all is to be told anew."""
+
+    obeyed = 0
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self.left = 3
+        self._stop = stop
+
+    def connected(self, link: int, now: float, version: int) -> list[Tell]:
+        return []
+
+    def disconnected(self, link: int) -> None:
+        pass
+
+    def tick(self, now: float, boottime_ns: int) -> list[Tell]:
+        return []
+
+    def next_deadline(self) -> float:
+        return 0.0
+
+    def pending(self, link: int) -> bool:
+        return self.left > 0
+
+    def chunk(self, link: int) -> Tell:
+        self.left -= 1
+        if not self.left:
+            self._stop()
+        return Tell(link, cast(Any, NEWS))
+
+
+async def test_an_inventory_is_told_when_it_is_due_not_when_the_master_speaks() -> None:
+    server = MasterServer(MasterConfig(port=0))
+    config = NodeConfig(name="n", master=await server.start())
+    follower = Follower(config, "n", cast(Any, Machine()), ManualClock(), lambda *_: None)
+    masters = Telling(follower.stop)
+    follower.masters = cast(Any, masters)
+    await asyncio.wait_for(follower.run(), 60)
+    assert masters.left == 0
+    await server.stop()
+
+
+async def test_a_node_that_waits_to_be_adopted_waits_and_says_when_it_is() -> None:
+    server = MasterServer(MasterConfig(port=0))
+    config = NodeConfig(name="n", master=await server.start())
+    machine = Machine()
+    follower = Follower(config, "n", cast(Any, machine), ManualClock(), lambda *_: None)
+    masters = Telling(follower.stop)
+    masters.left = 0
+    follower.masters = cast(Any, masters)
+    said: list[bool] = []
+    running = asyncio.ensure_future(follower.run(lambda: said.append(machine.adopted)))
+    for _ in range(20):  # others have their turn meanwhile
+        await asyncio.sleep(0.01)
+    assert said == []
+    machine.adopted = True
+    async with asyncio.timeout(60):
+        while not said:
+            await asyncio.sleep(0.01)
+    follower.stop()
+    await running
+    assert said == [True]
+    await server.stop()

@@ -17,6 +17,7 @@ from moonpool.core.keys import KeySpec
 from moonpool.core.router_section import RouterConfig
 from moonpool.pool.aio import AsyncPool
 from moonpool.pool.aio import connect as aio_connect
+from moonpool.pool.kv_events import KvEvent, Translator
 from moonpool.pool.kv_publisher import KvPublisher, KvSettings
 from moonpool.router.base import RouteRequest, Worker
 from moonpool.router.brain import Brain
@@ -207,4 +208,26 @@ async def test_a_router_follows_the_pool_it_is_told_of() -> None:
             await router.start()
             await until(lambda: blocks_of_pool(router.desk.brain) == 8, "the pool's blocks")
             await router.close()
+        await pool.close()
+
+
+async def test_whatever_ends_the_following_it_is_begun_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with running(nodes=1, memory=16 * MIB) as rig:
+        pool = await aio_connect(rig.address, token="")
+        await put_chain(pool, 0, 4)
+        translate = Translator.snapshot
+        failures = iter([True])
+
+        def once(self: Translator, keys: list[bytes]) -> list[KvEvent]:
+            if next(failures, False):
+                raise ValueError("not of our tree")
+            return translate(self, keys)
+
+        monkeypatch.setattr(Translator, "snapshot", once)
+        brain = brain_that_knows_the_names()
+        async with publishing(pool) as publisher, following(brain, publisher):
+            await until(lambda: blocks_of_pool(brain) == 4, "an account after the failure")
+            assert publisher.accounts == 1
         await pool.close()

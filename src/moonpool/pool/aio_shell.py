@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from moonpool.core.clock import SystemClock
 from moonpool.core.errors import (
     Closed,
+    DeadlineExceeded,
     NotLeader,
     ProtocolMismatch,
     Refused,
@@ -28,7 +29,7 @@ from moonpool.core.tls import client_context
 from moonpool.pool import messages as m
 from moonpool.pool.client_state import ClientState
 from moonpool.pool.leader import LeaderFinder
-from moonpool.pool.link import AsyncLink
+from moonpool.pool.link import CONNECT_S, AsyncLink
 from moonpool.pool.openers import PortOpener
 from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
 from moonpool.pool.protocol import Protocol as Dialogue
@@ -67,6 +68,9 @@ class AsyncShell:
         async with self._linking:
             if self._link is None or self._link.closed:
                 address = await self._address()
+                if not self.leader.fixed:
+                    # One that has stopped takes connections and says nothing: ask who leads now.
+                    timeout_s = min(CONNECT_S, timeout_s)
                 try:
                     self._link = await AsyncLink.connect(
                         address,
@@ -88,7 +92,7 @@ class AsyncShell:
             try:
                 await self.connect(max(0.001, deadline - self.now()))
                 return
-            except Unreachable:
+            except (Unreachable, DeadlineExceeded):
                 if self.leader.fixed or deadline - self.now() <= AGAIN_S:
                     raise
             await asyncio.sleep(AGAIN_S)

@@ -66,25 +66,30 @@ class Campaign:
         self._said = ""
 
     async def run(self) -> None:
-        """Until cancelled."""
-        enlisting = asyncio.ensure_future(self._enlist())
-        patience = Patience(self._lease_s)
+        """Until cancelled, or until something goes wrong that nobody expected: that is raised."""
+        parts = [asyncio.ensure_future(self._take_part()), asyncio.ensure_future(self._enlist())]
         try:
-            while True:
-                try:
-                    if self.leading:
-                        await self._renew()
-                    else:
-                        await self._look(patience)
-                    self._said = ""
-                except MoonpoolError as error:
-                    self._say(f"election: {error}")
-                if not self.leading:
-                    await asyncio.sleep(self._lease_s / LOOKS_A_LEASE)
-                else:
-                    await asyncio.sleep(self._lease_s / STEPS_A_LEASE)
+            await asyncio.gather(*parts)
         finally:
-            enlisting.cancel()
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+
+    async def _take_part(self) -> None:
+        patience = Patience(self._lease_s)
+        while True:
+            try:
+                if self.leading:
+                    await self._renew()
+                else:
+                    await self._look(patience)
+                self._said = ""
+            except MoonpoolError as error:
+                self._say(f"election: {error}")
+            if not self.leading:
+                await asyncio.sleep(self._lease_s / LOOKS_A_LEASE)
+            else:
+                await asyncio.sleep(self._lease_s / STEPS_A_LEASE)
 
     async def close(self) -> None:
         """After `run` has ended: let others lead and be found, at once."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from moonpool.pool.ha_campaign import Campaign
@@ -29,12 +28,17 @@ class Office:
             server.clock,
         )
         self._running = asyncio.ensure_future(self._campaign.run())
+        self._running.add_done_callback(self._ended)
 
     async def close(self) -> None:
         self._running.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._running
+        await asyncio.gather(self._running, return_exceptions=True)
         await self._campaign.close()
+
+    def _ended(self, running: asyncio.Future[None]) -> None:
+        """Without its campaign a master would neither renew its lead nor ever take it again."""
+        if not running.cancelled() and (error := running.exception()) is not None:
+            self._server.broke(error)
 
     # The campaign's calls.
 

@@ -12,15 +12,19 @@ when a node came or went, and when more than `kept_max` messages are kept, a new
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from moonpool.core.errors import MoonpoolError
 from moonpool.core.zeromq import bound_socket, import_zmq
 from moonpool.pool.aio import AsyncPool
 from moonpool.pool.kv_events import Form, KvEvent, Translator, encode
+
+log = logging.getLogger("moonpool.events")
 
 TOPIC: Final = b""
 END: Final = b"\xff" * 8
@@ -81,17 +85,20 @@ class KvPublisher:
 
     async def run(self) -> None:
         """Follow, and answer those who ask; ends when cancelled."""
-        answering = asyncio.create_task(self._answer())
-        try:
-            while True:
-                try:
-                    await self._follow()
-                except MoonpoolError as error:
-                    self.why_not = str(error)
-                    await asyncio.sleep(AGAIN_S)
-        finally:
-            answering.cancel()
-            await asyncio.gather(answering, return_exceptions=True)
+        await asyncio.gather(self._keep(self._follow), self._keep(self._answer))
+
+    async def _keep(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Whatever ends the work, it is begun anew: for followers a silence is no answer."""
+        while True:
+            try:
+                await work()
+            except MoonpoolError as error:
+                self.why_not = str(error)
+            except Exception as error:
+                # Our bug, or a library's. A new account makes good what was not told.
+                log.exception("publishing the pool's events: begun anew")
+                self.why_not = f"{type(error).__name__}: {error}"
+            await asyncio.sleep(AGAIN_S)
 
     def close(self) -> None:
         if self._context is not None:

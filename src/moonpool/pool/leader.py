@@ -13,7 +13,7 @@ import msgspec
 
 from moonpool.core.address import is_etcd
 from moonpool.core.clock import Clock, Deadline, SystemClock
-from moonpool.core.errors import MoonpoolError, Unreachable
+from moonpool.core.errors import BadFrame, DeadlineExceeded, MoonpoolError, Unreachable
 from moonpool.pool.ha_registry import Registry, record_of
 
 WATCH_S = 30.0  # a watch that heard nothing for so long is begun anew
@@ -30,7 +30,8 @@ class LeaderFinder:
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._address = "" if is_etcd(master) else master
+        self._address = "" if is_etcd(master) else master  # the last that was known to lead
+        self._doubted = is_etcd(master)
         self._registry = Registry(master, timeout_s=2.0, try_s=0.5) if is_etcd(master) else None
         self._watching: threading.Thread | None = None
         self._changed = changed
@@ -43,23 +44,28 @@ class LeaderFinder:
         return self._registry is None
 
     def address(self, deadline: Deadline | None = None) -> str:
-        """Who leads, as far as known; asked of etcd when it is not. Raises Unreachable,
-        DeadlineExceeded."""
-        if self._address or self._registry is None:
+        """Who leads, as far as known; asked of etcd when there is doubt. While etcd is away, who
+        led last: it may lead still. Raises Unreachable, DeadlineExceeded, Closed."""
+        if self._registry is None or not self._doubted:
             return self._address
         if deadline is not None:
             deadline.check(self._clock.monotonic(), "ask etcd who leads")
-        seen = self._registry.read()
+        try:
+            seen = self._registry.read()
+        except (Unreachable, DeadlineExceeded, BadFrame):
+            if not self._address:
+                raise
+            return self._address
         if seen.leader is None:
             raise Unreachable("no master has been elected yet; is one running with --ha?")
-        self._address = seen.leader.address
+        self._address, self._doubted = seen.leader.address, False
         self._watch()
         return self._address
 
     def wrong(self, address: str) -> None:
         """Nobody leads there: ask again before the next attempt."""
         if self._registry is not None and self._address == address:
-            self._address = ""
+            self._doubted = True
 
     def close(self) -> None:
         self._over.set()
@@ -79,7 +85,13 @@ class LeaderFinder:
         client = self._registry.client
         while not self._over.is_set():
             try:
-                for change in client.watch(self._registry.leader_key, silence_s=WATCH_S):
+                seen = self._registry.read()
+                if seen.leader is not None:
+                    self._led_by(seen.leader.address)
+                # From there on: what comes between the read and the watch is told as well.
+                after = seen.leader_revision + 1 if seen.leader_revision else 0
+                changes = client.watch(self._registry.leader_key, revision=after, silence_s=WATCH_S)
+                for change in changes:
                     if self._over.is_set():
                         return
                     if not change.deleted:
@@ -91,5 +103,6 @@ class LeaderFinder:
 
     def _led_by(self, address: str) -> None:
         before, self._address = self._address, address
+        self._doubted = self._doubted and before == address
         if before != address and self._changed is not None:
             self._changed(address)

@@ -31,6 +31,8 @@ from moonpool.core.wire import MAX_FRAME, MESSAGE, Frame, FrameDecoder, encode_f
 from moonpool.pool import messages as m
 
 CONNECT_S = 2.0
+PAUSE_BYTES = 4 << 20  # so much not yet taken by the master: what can wait does
+UNSENT_MAX = 2 * MAX_FRAME  # a master that does not read is left beyond this
 UNIX_S = 0.5  # for the whole of it: whoever hangs there costs no more
 
 
@@ -211,6 +213,8 @@ class AsyncLink(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
         self.lost: asyncio.Future[None] = loop.create_future()
+        self._taken = asyncio.Event()  # little waits to be sent
+        self._taken.set()
 
     @classmethod
     async def connect(
@@ -243,7 +247,7 @@ class AsyncLink(asyncio.Protocol):
         except TimeoutError as error:
             link.close()
             raise DeadlineExceeded(f"no answer from {address} within {timeout_s:g} s") from error
-        except MoonpoolError:
+        except (MoonpoolError, asyncio.CancelledError):
             link.close()
             raise
         except ssl.SSLError as error:
@@ -276,6 +280,12 @@ class AsyncLink(asyncio.Protocol):
         self._transport.write(
             encode_frame(MESSAGE, m.encode(message, number, left_ms, self.version))
         )
+        if self._transport.get_write_buffer_size() > UNSENT_MAX:
+            self.abort(f"the master at {self.address} does not read")
+
+    async def writable(self) -> None:
+        """Until the master has taken most of what it was told, or the connection is lost."""
+        await self._taken.wait()
 
     @property
     def closed(self) -> bool:
@@ -283,9 +293,9 @@ class AsyncLink(asyncio.Protocol):
         closing = self._transport is not None and self._transport.is_closing()
         return closing or self.lost.done()
 
-    def abort(self) -> None:
+    def abort(self, why: str = "another master leads now") -> None:
         """Whoever waits for an answer stops waiting, with Unreachable."""
-        self._fail(Unreachable("another master leads now"))
+        self._fail(Unreachable(why))
         if self._transport is not None:
             self._transport.abort()
 
@@ -298,6 +308,7 @@ class AsyncLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)  # uvloop's are no subclass of asyncio's
         self._transport = stream
+        stream.set_write_buffer_limits(high=PAUSE_BYTES)
         assert self._handshake is not None
         first = self._handshake.start()
         stream.write(encode_frame(first.kind, first.payload))
@@ -314,8 +325,15 @@ class AsyncLink(asyncio.Protocol):
         if isinstance(error, ssl.SSLError):
             broken = tls_error("the connection to the master broke", error)
         self._fail(broken)
+        self._taken.set()
         if not self.lost.done():
             self.lost.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._taken.clear()
+
+    def resume_writing(self) -> None:
+        self._taken.set()
 
     def _frame(self, frame: Frame) -> None:
         if self._handshake is not None:

@@ -70,6 +70,8 @@ class MasterServer:
         self._timer: asyncio.TimerHandle | None = None
         self._look: asyncio.TimerHandle | None = None
         self._office: Office | None = None
+        self._over = asyncio.Event()
+        self._broken: BaseException | None = None
 
     def _new_machine(self) -> MasterMachine:
         return MasterMachine(
@@ -126,6 +128,22 @@ class MasterServer:
             connection.session = None
             connection.abort()
         self._sessions.clear()
+
+    def broke(self, error: BaseException) -> None:
+        """It cannot go on."""
+        self._broken = error
+        self._over.set()
+
+    def end(self) -> None:
+        """`run` is to return."""
+        self._over.set()
+
+    async def run(self) -> None:
+        """After `start`: until `end`, then all is closed. Raises what it broke by, if it did."""
+        await self._over.wait()
+        await self.stop()
+        if self._broken is not None:
+            raise self._broken
 
     async def stop(self) -> None:
         if self._snapshots is not None:
@@ -349,14 +367,12 @@ async def serve(config: MasterConfig, ready: Callable[[str], None]) -> None:
     """Run until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
     server = MasterServer(config)
-    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, server.end)
     ready(await server.start())
     gc.collect()
     gc.freeze()
-    await stop.wait()
-    await server.stop()
+    await server.run()
 
 
 def run_master(config: MasterConfig, ready: Callable[[str], None] | None = None) -> None:

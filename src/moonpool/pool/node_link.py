@@ -51,6 +51,7 @@ class Follower:
         self._copying = copying
         self._heard = heard
         self._links: dict[int, AsyncLink] = {}
+        self._due: dict[int, asyncio.Event] = {}  # links that have pieces of the inventory to tell
         self._next_link = 1
         self._stop = asyncio.Event()
         self._adopted: Callable[[], None] | None = None
@@ -85,26 +86,27 @@ class Follower:
             address, self._config.token, self._name, "node", take, tls=self._tls
         )
         number, self._next_link = self._next_link, self._next_link + 1
-        self._links[number] = link
+        self._links[number], self._due[number] = link, asyncio.Event()
         self._tell(self.masters.connected(number, self._clock.monotonic(), link.version))
         stopped = asyncio.ensure_future(self._stop.wait())
+        reporting = asyncio.ensure_future(self._report_inventory(number, link))
         try:
             while not link.closed and not self._stop.is_set():
                 got = asyncio.ensure_future(inbox.get())
-                waited: set[asyncio.Future[Any]] = {got, link.lost, stopped}
+                waited: set[asyncio.Future[Any]] = {got, link.lost, stopped, reporting}
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+                if reporting.done():
+                    reporting.result()  # what went wrong there ends this connection
                 if not got.done():
                     got.cancel()
                     continue
                 self._obey(number, link, got.result())
-                await self._report_inventory(number, link)
-                if self._adopted is not None and self.machine.adopted:
-                    self._adopted()
-                    self._adopted = None
+                self._tick()
         finally:
             stopped.cancel()
+            reporting.cancel()
             link.close()
-            del self._links[number]
+            del self._links[number], self._due[number]
             self.masters.disconnected(number)
 
     def _tell(self, tells: list[Tell]) -> None:
@@ -124,10 +126,22 @@ class Follower:
             self.machine.refusal = ""
 
     async def _report_inventory(self, number: int, link: AsyncLink) -> None:
-        while not link.closed and self.masters.pending(number):
-            self._tell([self.masters.chunk(number)])
-            await asyncio.sleep(0)
-        self._tick()
+        """Whenever it is due, and as fast as the master takes it; orders are obeyed meanwhile."""
+        due = self._due[number]
+        while not link.closed:
+            await due.wait()
+            due.clear()
+            told = False
+            while not link.closed and self.masters.pending(number):
+                self._tell([self.masters.chunk(number)])
+                told = True
+                await asyncio.sleep(0)
+                await link.writable()
+            if self._adopted is not None and self.machine.adopted:
+                self._adopted()
+                self._adopted = None
+            if told:
+                self._tick()
 
     def _tick(self) -> None:
         now = self._clock.monotonic()
@@ -139,6 +153,10 @@ class Follower:
             obeyed.abort()  # it may not read either: close() would wait for that
         # Those that stand by are told all the same: what a tick says of changes, it says once.
         self._tell(self.masters.tick(now, self._clock.boottime_ns()))
+        for number, due in self._due.items():
+            ready = self._adopted is not None and self.machine.adopted
+            if ready or self.masters.pending(number):
+                due.set()
 
     async def _tick_forever(self) -> None:
         while True:

@@ -65,10 +65,13 @@ class NodeMasters:
         return [Tell(link, answer) for answer in answers]
 
     def _adopt(self, link: int, order: m.Adopt, now: float, boottime_ns: int) -> list[Tell]:
+        heard_at = self.machine.heard_at
         answers = self.machine.handle(order, now, boottime_ns)
         if answers:
             self.obeyed = link
             self._shadows[link].forget()
+        elif link != self.obeyed:
+            self.machine.heard_at = heard_at  # of a master that is not obeyed, so not of ours
         return [Tell(link, answer) for answer in answers]
 
     def tick(self, now: float, boottime_ns: int) -> list[Tell]:

@@ -23,6 +23,7 @@ class Shadow:
         self._segment = -1
         self._next_slot = -1
         self._told = 0
+        self._said = False  # up to which change it was told, since it was told all
         self._due = 0.0
 
     @property
@@ -37,7 +38,7 @@ class Shadow:
     def follow(self, order: m.Follow) -> None:
         self._segment = order.segment
         self._told = self._agent.sequence
-        self._next_slot = 0
+        self._next_slot, self._said = 0, False
 
     def forget(self) -> None:
         """This master is obeyed now, or not connected any more."""
@@ -53,21 +54,22 @@ class Shadow:
         return chunk_of(columns, self._segment, self._agent.term, last)
 
     def tick(self, now: float) -> list[m.NodeToMaster]:
-        """What has changed since the last time, when that is due."""
+        """What has changed since the last time, when that is due; after the inventory also that
+        nothing has: it says up to which change the inventory is whole."""
         if not self.followed or self.pending or now < self._due:
             return []
         self._due = now + SHADOW_S
         told, messages = changes_after(self._agent, self._segment, self._told)
         if told is None:
             self._told = self._agent.sequence
-            self._next_slot = 0
+            self._next_slot, self._said = 0, False
             nothing = self._agent.inventory_of(np.empty(0, np.uint32))
             empty = chunk_of(nothing, self._segment, self._agent.term, False)
             term = self._agent.term
             return [m.Changed(self._segment, term, self._told, b"", empty, False, gap=True)]
-        if told == self._told:
+        if told == self._told and self._said:
             return []
-        self._told = told
+        self._told, self._said = told, True
         return messages
 
     def next_deadline(self) -> float | None:

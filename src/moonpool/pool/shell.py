@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 from moonpool.core.clock import Clock, Deadline, SystemClock
 from moonpool.core.errors import (
     Closed,
+    DeadlineExceeded,
     NotLeader,
     ProtocolMismatch,
     Refused,
@@ -23,7 +24,7 @@ from moonpool.core.tls import client_context
 from moonpool.pool import messages as m
 from moonpool.pool.client_state import ClientState
 from moonpool.pool.leader import LeaderFinder
-from moonpool.pool.link import BlockingLink
+from moonpool.pool.link import CONNECT_S, BlockingLink
 from moonpool.pool.openers import PortOpener
 from moonpool.pool.ports import Outcome
 from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
@@ -77,7 +78,7 @@ class BlockingShell:
             try:
                 self.give_link(self.take_link(deadline))
                 return
-            except Unreachable:
+            except (Unreachable, DeadlineExceeded):
                 # Between two leaders there is nobody for a moment.
                 if self.leader.fixed or deadline.left(self.now()) <= AGAIN_S:
                     raise
@@ -132,8 +133,13 @@ class BlockingShell:
     def _connect(self, deadline: Deadline) -> BlockingLink:
         name = f"client-{self._pid}"
         address = self.leader.address(deadline)
+        attempt = deadline
+        if not self.leader.fixed:
+            # One that has stopped takes connections and says nothing: then ask who leads now.
+            left = deadline.check(self.now(), f"connect to {address}")
+            attempt = Deadline.after(self.now(), min(CONNECT_S, left))
         try:
-            link = BlockingLink(address, self.config.token, name, deadline, tls=self._tls)
+            link = BlockingLink(address, self.config.token, name, attempt, tls=self._tls)
         except TransferError:
             self.leader.wrong(address)
             raise
