@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from moonpool.core.sections import MasterConfig
-from moonpool.pool.catalog.base import COMMITTED, I32, IN_FLIGHT, ORPHAN, U8
+from moonpool.pool.catalog.base import COMMITTED, I32, IN_FLIGHT, ORPHAN, U8, SegmentFacts
 from moonpool.pool.catalog.catalog import Catalog
 from moonpool.pool.catalog.copying import COPIES_PER_ORDER, CopyOrder
 from moonpool.pool.catalog.distinct import distinct
@@ -211,10 +211,11 @@ class Tiering:
         rows = rows[~books.in_memory(rows) & books.below(rows)]
         rows = rows[~catalog.copying.open(rows)] if rows.size else rows
         groups: dict[tuple[int, int], list[int]] = {}
+        homes = catalog.facts() if rows.size else []
         for row in rows.tolist():
             source = catalog.copying.source_of(row)
             assert source is not None, row
-            target = self._home(source, int(catalog.table.size[row]))
+            target = self._home(homes, source, int(catalog.table.size[row]))
             if target is not None:
                 groups.setdefault((source.id, target.id), []).append(row)
         for (number, target_id), mine in groups.items():
@@ -226,9 +227,9 @@ class Tiering:
             if fit.size:
                 self._copies.order(number, target_id, fit, False, now)
 
-    def _home(self, source: Segment, size: int) -> Segment | None:
+    def _home(self, homes: list[SegmentFacts], source: Segment, size: int) -> Segment | None:
         """Memory of the same node, or that with most room."""
-        facts = [one for one in self._catalog.facts() if one.capacity_bytes >= size]
+        facts = [one for one in homes if one.capacity_bytes >= size]
         best = max(facts, key=lambda one: (one.node == source.node, one.free_bytes), default=None)
         return None if best is None else self._catalog.segments[best.segment]
 

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from moonpool.core.errors import SegmentLocked
+from moonpool.pool.tiers import indexed_store
 from moonpool.pool.tiers.base import Notes, Status
 from moonpool.pool.tiers.disk_log import DiskLog
+from moonpool.pool.tiers.index_file import IndexFile
 from moonpool.pool.tiers.log_format import FILE_HEADER_BYTES, OBJECT_HEADER_BYTES
-from moonpool.pool.tiers.log_index import BucketUse
+from moonpool.pool.tiers.log_index import BucketUse, Located
 from tests.pool.tiers.disk_rig import LIMIT, as_killed, bucket, flip, got, made, opened, put
 
 
@@ -401,3 +403,80 @@ def test_notes_outlive_the_process_and_the_rewriting_of_the_index(tmp_path: Path
     assert after.notes.tombstones == {b"d" * 16: (3, 4)}
     assert [entry.generation for entry in after.entries()] == [13_999]
     after.close()
+
+
+def test_an_index_that_does_not_say_its_boot_is_not_believed(tmp_path: Path) -> None:
+    """What says it was hit: whether the machine went down under the log nobody can know."""
+    log = opened(tmp_path / "a", boot_id="one")
+    put(log, 1)
+    killed = as_killed(tmp_path / "a", tmp_path / "b")
+    index = killed / "index"
+    flip(index, index.read_bytes().index(log._opened) + len(log._opened) - 1)
+    after = opened(killed, boot_id="two")
+    assert after.entries() == [] and "which boot" in after.why_empty
+    put(log, 2)
+    log.close()  # all has reached the medium: then it does not matter
+    index = tmp_path / "a" / "index"
+    flip(index, index.read_bytes().index(log._opened) + len(log._opened) - 1)
+    closed = opened(tmp_path / "a", boot_id="two")
+    assert len(closed.entries()) == 2
+    after.close()
+    closed.close()
+
+
+def test_notes_alone_do_not_let_the_index_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexed_store, "INDEX_SLACK", 1000)
+    log = opened(tmp_path)
+    at_first = log._log.end
+    for term in range(200):
+        log.save(Notes(term=term, instance=b"i" * 16))
+    assert log.counts["index_rewrites"] > 0
+    assert log._log.end < 4 * at_first + 1000
+    log.close()
+    after = opened(tmp_path)
+    assert after.notes.term == 199
+    after.close()
+
+
+def test_an_index_that_cannot_be_written_anew_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written counts, and is said to."""
+    monkeypatch.setattr(indexed_store, "INDEX_SLACK", 0)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    log = opened(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(IndexFile, "create", full)
+        data = [put(log, slot) for slot in range(20)]
+        assert log.counts["failed_index_rewrites"] > 0
+    log.close()
+    after = opened(tmp_path)
+    assert [got(after, slot) for slot in range(20)] == data
+    after.close()
+
+
+class Unwalked(dict[int, Located]):
+    """A million objects: who holds the lock for a walk over them keeps every reader waiting."""
+
+    def values(self) -> Any:
+        raise AssertionError("all objects were looked at")
+
+
+def test_what_is_in_a_bucket_is_known_without_a_walk_over_all(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log._index.objects = Unwalked(log._index.objects)
+    for slot in range(150):  # beyond the limit: some are copied out
+        log.write(*made(slot, size=30_000))
+        if slot % 4:
+            log.erase(slot - 10, 1)
+    assert log.usage()["copied_out"] > 0
+    told = {one: log._index.in_bucket(one) for one in log._index.buckets}
+    assert all(place.bucket == number for number, some in told.items() for _, place in some)
+    found = [entry.slot for some in told.values() for entry, _ in some]
+    assert sorted(found) == sorted(log._index.objects)
+    log.close()

@@ -9,6 +9,7 @@ import pytest
 from obstore.store import LocalStore, MemoryStore
 
 from moonpool.core.errors import BadConfig
+from moonpool.pool.tiers import object_store
 from moonpool.pool.tiers.base import WHOLE, Status
 from moonpool.pool.tiers.object_store import ObjectStore, open_remote
 from tests.pool.tiers.disk_rig import as_killed, flip, made
@@ -171,3 +172,44 @@ def test_urls(tmp_path: Path) -> None:
     assert isinstance(open_remote("memory:///"), MemoryStore)
     with pytest.raises(BadConfig, match="nonsense"):
         open_remote("nonsense://x")
+
+
+def test_a_put_waits_for_one_request_of_deletions_not_for_all(
+    remote: "Remote", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store, "DELETE_MAX", 4)
+    asked: list[int] = []
+    delete = object_store._delete
+
+    def counted(where: "Remote", some: list[str]) -> None:
+        asked.append(len(some))
+        delete(where, some)
+
+    monkeypatch.setattr(object_store, "_delete", counted)
+    store = store_in(tmp_path / "a", remote)
+    for slot in range(10):
+        put(store, slot)
+    for slot in range(10):
+        store.erase(slot, 1)
+    put(store, 20)
+    assert asked == [4]
+    assert store.usage()["garbage"] == 6
+    assert len(names(remote)) == 7
+    for slot in range(21, 24):
+        put(store, slot)
+    assert asked == [4, 4, 2]
+    assert len(names(remote)) == 4
+    store.close()
+
+
+def test_names_that_are_gone_already_keep_no_others(remote: "Remote", tmp_path: Path) -> None:
+    store = store_in(tmp_path / "a", remote)
+    for slot in range(4):
+        put(store, slot)
+    obstore.delete(remote, names(remote)[0])
+    for slot in range(4):
+        store.erase(slot, 1)
+    put(store, 9)
+    assert len(names(remote)) == 1
+    assert store.usage()["garbage"] == 0
+    store.close()

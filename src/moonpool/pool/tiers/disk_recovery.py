@@ -103,7 +103,11 @@ def _distrust(records: list[Record], notes: Notes, boot_id: str, wall_ms: int) -
         return "away for too long"
     last = next((one for one in reversed(records) if one.kind is Kind.OPENED), None)
     closed = bool(records) and records[-1].kind is Kind.CLOSED
-    if last is None or closed or last.payload[:1] == b"\1":
+    if closed or not records:
+        return ""
+    if last is None:
+        return "the index does not say on which boot of the machine it was written"
+    if last.payload[:1] == b"\1":
         return ""
     return "" if last.payload[1:] == boot_id.encode() else "the machine went down under it"
 

@@ -65,12 +65,19 @@ class IndexedStore:
         return IndexFile.create(self._directory, self.incarnation, records)
 
     def _tidy(self) -> None:
-        """Write the index anew when it is mostly history."""
-        if self._log.end > 2 * self._rewritten_at + INDEX_SLACK:
+        """Write the index anew when it is mostly history. Where that fails the old one goes on:
+        what was to be said is said, and the next try comes when it has doubled."""
+        if self._log.end <= 2 * self._rewritten_at + INDEX_SLACK:
+            return
+        try:
             fresh = self._written_anew()
-            self._log.close()
-            self._log, self._rewritten_at = fresh, fresh.end
-            self._count("index_rewrites")
+        except OSError:
+            self._rewritten_at = self._log.end
+            self._count("failed_index_rewrites")
+            return
+        self._log.close()
+        self._log, self._rewritten_at = fresh, fresh.end
+        self._count("index_rewrites")
 
     @property
     def notes(self) -> Notes:
@@ -89,6 +96,7 @@ class IndexedStore:
         with self._lock:
             self._index.notes = notes
             self._log.append(record(Kind.NOTES, msgspec.msgpack.encode(notes)), self._sync)
+            self._tidy()  # a tier that is only read is told its notes all the same
 
     def _count(self, name: str) -> None:
         with self._lock:

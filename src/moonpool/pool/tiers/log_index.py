@@ -6,7 +6,7 @@ A slot has one object; the later PUT of a slot wins, and a REMOVE takes only its
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -30,11 +30,15 @@ class Located(NamedTuple):
 
 @dataclass(slots=True)
 class BucketUse:
-    """`end`: bytes of the file; `live`: those that objects take."""
+    """`end`: bytes of the file; `live`: those that objects take; `slots`: theirs."""
 
     end: int
     live: int = 0
-    objects: int = 0
+    slots: set[int] = field(default_factory=set)
+
+    @property
+    def objects(self) -> int:
+        return len(self.slots)
 
     def garbage(self, start: int) -> int:
         return self.end - start - self.live
@@ -71,7 +75,7 @@ class LogIndex:
         use = self.buckets.setdefault(located.place.bucket, BucketUse(0))
         use.end = max(use.end, located.place.offset + located.place.length)
         use.live += located.place.length
-        use.objects += 1
+        use.slots.add(located.entry.slot)
         self.size_bytes += located.entry.size
 
     def find(self, slot: int, generation: int) -> Located | None:
@@ -91,12 +95,13 @@ class LogIndex:
         if located is not None:
             use = self.buckets[located.place.bucket]
             use.live -= located.place.length
-            use.objects -= 1
+            use.slots.discard(slot)
             self.size_bytes -= located.entry.size
         return located
 
     def in_bucket(self, bucket: int) -> list[Located]:
-        found = [one for one in self.objects.values() if one.place.bucket == bucket]
+        use = self.buckets.get(bucket)
+        found = [] if use is None else [self.objects[slot] for slot in use.slots]
         return sorted(found, key=lambda one: one.place.offset)
 
     def most_garbage(self, apart_from: int, start: int) -> int | None:

@@ -8,6 +8,7 @@ proved by header and CRC.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from pathlib import Path
@@ -121,7 +122,8 @@ class ObjectStore(IndexedStore):
         return Status.OK
 
     def _collect(self) -> None:
-        """Delete what was erased; first of all what an earlier life has left."""
+        """Delete some of what was erased; first of all what an earlier life has left. One request:
+        the put that waits behind it is not to wait for all of them."""
         import obstore
 
         if not self._swept:
@@ -130,10 +132,14 @@ class ObjectStore(IndexedStore):
             for page in obstore.list(self._remote, self._prefix + "/"):
                 self._garbage.extend(one["path"] for one in page if one["path"] not in kept)
             self._swept = True
-        while self._garbage:
+        with self._lock:
             some = [self._garbage[i] for i in range(min(DELETE_MAX, len(self._garbage)))]
-            for name in some:
-                _delete(self._remote, name)
+        if not some:
+            return
+        _delete(self._remote, some)
+        with self._lock:
+            gone = set(some)
+            while self._garbage and self._garbage[0] in gone:
                 self._garbage.popleft()
 
     # Reading and erasing: any thread.
@@ -203,10 +209,13 @@ def _slot_of(located: Located) -> tuple[int, int]:
     return located.entry.slot, located.entry.generation
 
 
-def _delete(remote: Any, name: str) -> None:
+def _delete(remote: Any, names: list[str]) -> None:
+    """In one request, where the store has that; those that are gone already are no error."""
     import obstore
 
     try:
-        obstore.delete(remote, name)
+        obstore.delete(remote, names)
     except FileNotFoundError:
-        pass
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                obstore.delete(remote, name)
