@@ -76,10 +76,38 @@ def test_what_leaves_its_line_costs_nothing() -> None:
     for size in range(10):
         fair.add(A, size)
     assert fair.drop(lambda size: size % 2 == 0) == [(A, size) for size in range(0, 10, 2)]
-    assert fair.items() == [1, 3, 5, 7, 9]
+    assert fair.first() == [1] and len(fair) == 5
     assert fair.drop(lambda size: True) and len(fair) == 0
     given = served(fair, 400, {A: 64, B: 64})
     assert len(given[B]) == pytest.approx(3 * len(given[A]), abs=8)
+
+
+def test_a_line_is_bounded_by_size_too() -> None:
+    fair: FairQueue[int] = FairQueue(float, 100, size=lambda item: item, bytes_max=10)
+    assert [fair.add(A, size) for size in (6, 4, 1)] == [True, True, False]
+    assert fair.add(B, 20)  # alone, whatever its size: else it could never be asked for
+    assert fair.take() is not None  # one of A's goes, and makes room
+    assert fair.add(A, 5)
+    assert fair.drop(lambda item: item == 5) == [(A, 5)]
+    assert fair.add(A, 6) and not fair.add(A, 1)
+    assert fair.drop_first(lambda item: item == 4) == [(A, 4)]
+    assert fair.add(A, 4)
+
+
+def test_of_each_line_only_what_is_first_is_looked_at() -> None:
+    fair = queue()
+    for item in (1, 2, 9, 3):
+        fair.add(A, item)
+    fair.add(B, 2)
+    looked: list[int] = []
+
+    def gone(item: int) -> bool:
+        looked.append(item)
+        return item < 5
+
+    assert fair.drop_first(gone) == [(A, 1), (A, 2), (B, 2)]
+    assert looked == [1, 2, 9, 2]
+    assert fair.first() == [9] and len(fair) == 2
 
 
 def test_nobody_waits() -> None:

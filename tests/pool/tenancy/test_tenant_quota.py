@@ -10,6 +10,7 @@ import pytest
 from moonpool.core.sections import MasterConfig, PolicyName
 from moonpool.pool import messages as m
 from moonpool.pool.columns import pack_keys, u64
+from moonpool.pool.tenancy import gate
 from tests.pool.master_world import CONFIG, reserve_message
 from tests.pool.tenancy.world import TenantWorld, recounted, tenant
 
@@ -238,6 +239,24 @@ def test_usage_agrees_with_the_rows_whatever_happens() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "limit", [{"quota_bytes": 5 * 1024}, {"quota_bytes": 1 << 15, "quota_objects": 5}]
+)
+def test_what_lies_below_memory_makes_no_room_in_it(limit: dict[str, int]) -> None:
+    """Room for a put is made in memory, though what goes is on disk as well; for an object's place
+    it goes from the disk, too."""
+    world = TenantWorld(tenant("a", borrow=False, **limit), config=config(offload="write"))
+    world.add_node("n", 1 << 20, medium="disk")
+    world.add_node("n", 1 << 16)
+    a = world.visitor("a")
+    for number in range(12):
+        assert world.put(a, [b"k%d" % number], 1024) == [m.PutStatus.COMMITTED], number
+        world.pass_time(0.2, 0.1)
+    held = world.held("a")
+    assert held["committed_bytes"] <= 5 * 1024
+    assert held["objects"] == limit.get("quota_objects", 12)
+
+
 # Turns.
 
 
@@ -283,6 +302,20 @@ def test_a_turn_that_does_not_come_is_said_in_time() -> None:
     assert answer.status == bytes([m.PutStatus.THROTTLED])
     assert answer.term == world.master.catalog.term
     assert world.held("a")["throttled"] == 1
+
+
+def test_puts_that_wait_are_bounded_by_their_keys_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A put may name a hundred thousand keys, and thousands of puts may wait."""
+    monkeypatch.setattr(gate, "WAITING_BYTES_MAX", 5000)
+    world = TenantWorld(tenant("a"), config=config(inflight_bytes_max=4096))
+    world.add_node(capacity=1 << 16)
+    a = world.visitor("a")
+    world.reserve(a, [b"slow"], 5000)
+    many = [b"%0200d" % number for number in range(15)]
+    first = world.ask(a, reserve_message(many, 64))
+    second = world.ask(a, reserve_message(many, 64))
+    assert world.replies[first] == []
+    assert world.answer(second, m.Reserved).status == bytes([m.PutStatus.THROTTLED] * 15)
 
 
 def test_who_hangs_up_waits_no_longer() -> None:

@@ -101,7 +101,8 @@ class Room:
         return shares.stages(tenant, size, objects, by_objects=lacking[0] <= 0 < lacking[1])
 
     def make_own(self, put: PutRequest, wall_ms: int, now: float) -> list[Retirement]:
-        """A tenant that may not borrow makes room among its own objects, on all segments."""
+        """A tenant that may not borrow makes room among its own objects, on all segments. Bytes are
+        those in memory; an object counts wherever it lies, so for its place it goes everywhere."""
         shares, table = self._rows.shares, self._rows.table
         assert shares is not None
         shares.capacity_is(self._rows.segments.capacity_bytes)
@@ -116,14 +117,19 @@ class Room:
         if max(short, places) <= 0 or left.nbytes + shares.usage.of(put.tenant).used_bytes < wanted:
             return retirements  # there is room, or there never will be
         parents = table.find(put.outside_blob, put.outside_ends)
+        whole = places > 0
+        tiers_first = sorted(self._rows.segments, key=lambda one: not one.below)
         with self.sheltering(rows[rows >= 0], parents):
-            for segment in self._rows.segments:
+            for segment in tiers_first:
                 if max(short, places) <= 0:
                     break
-                need = Need(segment, short, places, stages=(Stage(put.tenant),))
+                if segment.below and places <= 0:
+                    continue
+                size = 0 if segment.below else short
+                need = Need(segment, size, places, stages=(Stage(put.tenant),))
                 plan = self._rows.evictor.plan(need)
-                short, places = short - plan.size, places - plan.objects
-                retirements += self.evict(plan.chosen(), wall_ms, now)
+                short, places = short - (plan.size if size else 0), places - plan.objects
+                retirements += self.evict(plan.chosen(), wall_ms, now, whole=whole)
         self._rows.prune(distinct(rows[rows >= 0]))
         return retirements
 

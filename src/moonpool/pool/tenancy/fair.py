@@ -16,11 +16,21 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """Bounded lines: `waiting_max` requests of one tenant."""
+    """Bounded lines: `waiting_max` requests of one tenant, of `bytes_max` by `size` together; a
+    line that is empty takes one of any size."""
 
-    def __init__(self, weight: Callable[[int], float], waiting_max: int) -> None:
+    def __init__(
+        self,
+        weight: Callable[[int], float],
+        waiting_max: int,
+        size: Callable[[T], int] = lambda item: 0,
+        bytes_max: int = 0,
+    ) -> None:
         self._weight = weight
         self._max = waiting_max
+        self._size = size
+        self._bytes_max = bytes_max
+        self._bytes: dict[int, int] = {}
         self._lines: dict[int, deque[T]] = {}
         self._tags: dict[int, float] = {}
         self._virtual = 0.0
@@ -35,11 +45,13 @@ class FairQueue(Generic[T]):
     def add(self, tenant: int, item: T) -> bool:
         """False: its line is full."""
         line = self._lines.setdefault(tenant, deque())
-        if len(line) >= self._max:
+        size = self._size(item)
+        if line and (len(line) >= self._max or self._bytes.get(tenant, 0) + size > self._bytes_max):
             return False
         if not line:
             self._tags[tenant] = self._now_of(tenant)
         line.append(item)
+        self._bytes[tenant] = self._bytes.get(tenant, 0) + size
         self._waiting += 1
         return True
 
@@ -49,8 +61,14 @@ class FairQueue(Generic[T]):
         if not waiting:
             return None
         self._virtual, tenant = min(waiting)
+        return tenant, self._leave(tenant)
+
+    def _leave(self, tenant: int) -> T:
+        """The first of its line."""
+        item = self._lines[tenant].popleft()
+        self._bytes[tenant] -= self._size(item)
         self._waiting -= 1
-        return tenant, self._lines[tenant].popleft()
+        return item
 
     def charge(self, tenant: int, cost: float) -> None:
         """It was given so much, in its turn or without having to wait for one."""
@@ -65,11 +83,22 @@ class FairQueue(Generic[T]):
             if out:
                 left += [(tenant, item) for item in out]
                 self._lines[tenant] = deque(item for item in line if not gone(item))
+                self._bytes[tenant] -= sum(self._size(item) for item in out)
         self._waiting -= len(left)
         return left
 
-    def items(self) -> list[T]:
-        return [item for line in self._lines.values() for item in line]
+    def drop_first(self, gone: Callable[[T], bool]) -> list[tuple[int, T]]:
+        """These leave their lines, of each as far as they are the first; no further one is looked
+        at."""
+        left = []
+        for tenant, line in self._lines.items():
+            while line and gone(line[0]):
+                left.append((tenant, self._leave(tenant)))
+        return left
+
+    def first(self) -> list[T]:
+        """Of each line."""
+        return [line[0] for line in self._lines.values() if line]
 
     def _now_of(self, tenant: int) -> float:
         return max(self._virtual, self._tags.get(tenant, 0.0))

@@ -19,6 +19,7 @@ from moonpool.pool.tenancy.shares import Shares
 OBJECT_COST_BYTES: Final = 4096  # of each key, beside its bytes: small objects are work, too
 WAIT_S: Final = 1.0  # at most, then the put is told that its turn did not come
 WAITING_MAX: Final = 4096  # puts of one tenant
+WAITING_BYTES_MAX: Final = 64 << 20  # their keys and parents, by which a put is as long as it likes
 
 
 class Waiting(NamedTuple):
@@ -45,7 +46,10 @@ class Gate:
         self._refused = refused
         self._answer = answer
         self._queue: FairQueue[Waiting] = FairQueue(
-            lambda number: shares.tenants.get(number).weight, WAITING_MAX
+            lambda number: shares.tenants.get(number).weight,
+            WAITING_MAX,
+            lambda one: _length(one.call),
+            WAITING_BYTES_MAX,
         )
 
     def __len__(self) -> int:
@@ -69,8 +73,8 @@ class Gate:
             self._admit(waiting.asked._replace(now=now, wall_ms=wall_ms), waiting.call)
 
     def expire(self, now: float) -> None:
-        if self._queue:
-            for _, waiting in self._queue.drop(lambda one: one.until <= now):
+        if self._queue:  # who came first waits no longer than the others of its line
+            for _, waiting in self._queue.drop_first(lambda one: one.until <= now):
                 self._refuse(waiting.asked, waiting.call)
 
     def forget_session(self, session: int) -> None:
@@ -79,7 +83,7 @@ class Gate:
 
     @property
     def next_deadline(self) -> float | None:
-        return min((one.until for one in self._queue.items()), default=None)
+        return min((one.until for one in self._queue.first()), default=None)
 
     def _admit(self, asked: Asked, call: m.Reserve) -> None:
         reply: m.Reply
@@ -98,3 +102,10 @@ class Gate:
         n = len(call.keys.ends) // 4
         self._shares.usage.of(call.tenant).throttled += n
         self._answer(asked, self._refused(call))
+
+
+def _length(call: m.Reserve) -> int:
+    """Bytes it takes to remember the call, about."""
+    return (
+        len(call.keys.blob) + len(call.keys.ends) + len(call.outside_parents.blob) + len(call.sizes)
+    )
