@@ -1,5 +1,7 @@
 """One rail of a peer as a connection: dialled, lost, dialled again with growing rests."""
 
+import threading
+from collections.abc import Callable
 from enum import StrEnum
 
 from moonpool import _core
@@ -7,6 +9,15 @@ from moonpool import _core
 FIRST_REST_S = 0.1
 LONGEST_REST_S = 10.0
 HELD_S = 1.0
+
+
+def dial_beside(dial: Callable[[], None]) -> str:
+    """Calls it in a thread of its own; why not, when there is none to be had."""
+    try:
+        threading.Thread(target=dial, name="moonpool-dial", daemon=True).start()
+    except RuntimeError as error:
+        return str(error)
+    return ""
 
 
 class LineState(StrEnum):

@@ -6,19 +6,22 @@ its ops end, what it shares in memory can still be read, and it is dialled until
 known to be dead.
 """
 
+import logging
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from moonpool import _core
 from moonpool.core.errors import DeadlineExceeded, MoonpoolError
-from moonpool.transfer.dialing import Line, LineState
+from moonpool.transfer.dialing import Line, LineState, dial_beside
 from moonpool.transfer.native_errors import NATIVE_ERRORS
 from moonpool.transfer.pulse import Pulse, Verdict
 
 if TYPE_CHECKING:
     from moonpool.transfer.engine import Engine
     from moonpool.transfer.peer import Peer
+
+log = logging.getLogger("moonpool.transfer")
 
 # How often rails are looked after when no heartbeat is due earlier.
 _TEND_S = 0.2
@@ -36,7 +39,6 @@ class Heartbeat:
         self.address = address
         self._engine = engine
         self._line = Line(address, _REST_MAX_S)
-        self._silent = False
         self._ping: _core.Op | None = None
         self._pulse = Pulse(engine.heartbeat_s, engine.patience_s, 0.0)
         self._lock = threading.Lock()
@@ -50,8 +52,8 @@ class Heartbeat:
         """Does what is due; returns when to come again."""
         with self._lock:
             line = self._line
-            if line.dial(now_s):
-                threading.Thread(target=self._dial, name="moonpool-dial", daemon=True).start()
+            if line.dial(now_s) and (why := dial_beside(self._dial)):
+                line.failed(why, now_s)
             if line.state is not LineState.UP:
                 return now_s + _TEND_S
             ping = self._ping
@@ -94,19 +96,20 @@ class Heartbeat:
             connection.close()
 
     def _give_up(self) -> None:
-        self._silent = True
         self.peer.fall_silent(self.address, f"no heartbeat within {self._engine.config.hang_ms} ms")
 
     def _dial(self) -> None:
         try:
             connection = self._engine.dial(self._line.address, self._engine.patience_s)
-        except MoonpoolError as error:
-            if not isinstance(error, DeadlineExceeded):
-                self._silent = False
+        except Exception as error:  # whatever it was: what nobody settles is never dialled again
+            if isinstance(error, DeadlineExceeded):
+                if self.address not in self.peer.silent:
+                    # Somebody's kernel took the call, and nobody answered it.
+                    self._give_up()
+            elif isinstance(error, MoonpoolError):
                 self.peer.speak(self.address)
-            elif not self._silent:
-                # Somebody's kernel took the call, and nobody answered it.
-                self._give_up()
+            else:
+                log.exception("dialling %s for a heartbeat", self.address)
             with self._lock:
                 self._line.failed(str(error), time.monotonic())
             return
@@ -114,7 +117,6 @@ class Heartbeat:
             now_s = time.monotonic()
             self._line.came(connection, now_s)
             self._pulse = Pulse(self._engine.heartbeat_s, self._engine.patience_s, now_s)
-        self._silent = False
         self.peer.speak(self.address)
         if self.peer.closed:
             connection.close()
@@ -166,9 +168,12 @@ class Keeper:
             with self._wake:
                 peers = list(self._hearts)
             for peer in peers:
-                peer.rails.tend(now_s)
-                for heart in self._hearts_of(peer):
-                    due_s = min(due_s, heart.beat(now_s))
+                try:
+                    peer.rails.tend(now_s)
+                    for heart in self._hearts_of(peer):
+                        due_s = min(due_s, heart.beat(now_s))
+                except Exception:  # our bug with this one; without us nobody looks after the others
+                    log.exception("looking after %s", peer.address)
             with self._wake:
                 if not self._closed:
                     self._wake.wait(max(0.001, due_s - time.monotonic()))

@@ -1,17 +1,22 @@
 """One connection to one life of a peer: what it offers, and the memory it shares with us."""
 
 import math
+import threading
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from moonpool import _core
-from moonpool.core.errors import BadFrame, MoonpoolError, Unreachable
+from moonpool.core.errors import BadFrame, DeadlineExceeded, MoonpoolError, Unreachable
 from moonpool.core.host import host_id
 from moonpool.transfer.info_page import PAGE_BYTES, PAGE_NAME, EngineInfo, read_page
 from moonpool.transfer.native_errors import NATIVE_ERRORS, translated
+from moonpool.transfer.segment import RemoteSegment
 from moonpool.transfer.topology import SOMEWHERE, Location
+
+if TYPE_CHECKING:
+    from moonpool.transfer.peer import Peer
 
 _PAGE_TRIES = 8
 
@@ -36,6 +41,7 @@ class Link:
     def __init__(self, endpoint: _core.Endpoint, address: str, timeout_s: float, shm: bool) -> None:
         self._until_s = time.monotonic() + timeout_s
         self.address = address
+        self._asking = threading.Lock()  # one at a time asks what it offers
         self.shm_reason = ""
         self.info: EngineInfo | None = None
         self.offers: dict[str, Offer] = {}
@@ -69,18 +75,39 @@ class Link:
             return Location(self.info.host)
         return Location(self.info.host, place.numa_node, place.device, place.cost_class)
 
+    def segment_of(self, peer: "Peer", offer: Offer) -> RemoteSegment:
+        """What is offered, as `peer` gives it out."""
+        return RemoteSegment(
+            peer,
+            epoch=self.epoch,
+            region=offer.region,
+            name=offer.name,
+            nbytes=offer.nbytes,
+            writable=offer.writable,
+            shared=offer.shared,
+            location=self.location_of(offer.name),
+        )
+
     def refresh(self, timeout_s: float, connection: _core.Connection | None = None) -> None:
         """Reads the directory again, from now on over `connection` if one is given, and maps what
         is new. Raises TransferError."""
-        self._until_s = time.monotonic() + timeout_s
-        if connection is not None:
-            self.connection = connection
+        until_s = time.monotonic() + timeout_s
+        if not self._asking.acquire(timeout=timeout_s):
+            raise DeadlineExceeded(
+                f"{self.address} was asked by another thread what it offers, and did not say so"
+                f" within {timeout_s:g} s"
+            )
         try:
+            self._until_s = until_s
+            if connection is not None:
+                self.connection = connection
             self.connection.refresh(self._left_ms())
             self._describe()
             self._map()
         except NATIVE_ERRORS as error:
             raise translated(error, f"directory of {self.address}") from None
+        finally:
+            self._asking.release()
 
     def close(self) -> None:
         self.connection.close()

@@ -63,7 +63,7 @@ class Peer:
         # Why it is held to hang, '' when it is not.
         self.hung = ""
         self.hearts: list[Heartbeat] = []
-        self._silent: frozenset[str] = frozenset()
+        self.silent: frozenset[str] = frozenset()
         self.rails = self._rails_over(link)
         self._install(link)
 
@@ -187,8 +187,10 @@ class Peer:
         self._require_open()
         timeout = self._engine.connect_timeout_s if timeout is None else timeout
         if self.alive:
-            self._link.refresh(timeout, self.connection)
-            self._install(self._link)
+            with self._lock:  # of one life of the peer, both
+                link, connection = self._link, self.connection
+            link.refresh(timeout, connection)
+            self._install(link, fresh=False)
         else:
             self._install(self._open(timeout))
 
@@ -243,8 +245,8 @@ class Peer:
         """For the keeper: nobody answers there. When none does, the peer hangs: its ops end now,
         and only its shared memory can be used."""
         with self._lock:
-            self._silent = self._silent | {address}
-            if self._silent.issuperset(self.addresses):
+            self.silent = self.silent | {address}
+            if self.silent.issuperset(self.addresses):
                 # Before its ops end, so that who sees one fail knows why the next will, too.
                 self.hung = why
         self.rails.cut(address, f"{address} is silent: {why}")
@@ -257,8 +259,8 @@ class Peer:
     def speak(self, address: str) -> None:
         """For the keeper: somebody answers there, or it is dead: the next op will see."""
         with self._lock:
-            self._silent = self._silent - {address}
-        self.hung = ""
+            self.silent = self.silent - {address}
+            self.hung = ""
 
     def spare(self) -> list[_core.Connection]:
         """For fences: the heartbeats' connections."""
@@ -329,40 +331,34 @@ class Peer:
         for op in late:
             op.expire()
 
-    def _install(self, link: Link) -> None:
+    def _install(self, link: Link, fresh: bool = True) -> None:
+        """Not `fresh`: it was asked anew, and may have been left meanwhile."""
         with self._lock:
             old = self._link
-            if self.closed or (old is not link and old.alive and old.epoch == link.epoch):
+            late = old is not link and (not fresh or (old.alive and old.epoch == link.epoch))
+            if self.closed or late:
                 # Too late, or somebody else was first: ops may be running on that one.
                 link.close()
                 return
             self._link = link
+            if old is not link:
+                self.hung, self.silent = "", frozenset()  # it answered
             rails = self.rails
             if rails.epoch != link.epoch:
                 self.address = link.address
-                self.hung, self._silent = "", frozenset()
                 self.rails = self._rails_over(link)
             self._own = self._engine.shared_with(link.epoch)
             kept = self._segments if old.epoch == link.epoch else {}
             self._segments = {
-                name: _kept(kept.get(name), offer.region)
-                or RemoteSegment(
-                    self,
-                    epoch=link.epoch,
-                    region=offer.region,
-                    name=name,
-                    nbytes=offer.nbytes,
-                    writable=offer.writable,
-                    shared=offer.shared,
-                    location=link.location_of(name),
-                )
+                name: _kept(kept.get(name), offer.region) or link.segment_of(self, offer)
                 for name, offer in link.offers.items()
             }
+            current = self.rails
         if old is not link:
             self._part(old)
-        if rails is not self.rails:
+        if rails is not current:
             rails.close()
-        self.rails.adopt(link.connection)
+        current.adopt(link.connection)
 
     def _part(self, link: Link) -> None:
         nixl, info = self._engine.nixl, link.info

@@ -5,6 +5,7 @@ slices that the runner's scheduler spreads. A lost rail is dialled again in the 
 given up on it is fenced off at the peer, over another connection, before it is sent anew.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from moonpool.core.errors import BadConfig, MoonpoolError, PeerRestarted, Unreac
 from moonpool.core.sections import TransferConfig
 from moonpool.transfer.affinity import RailPath, Ranking, forbidden, ranked
 from moonpool.transfer.base import OpState, Transfer
-from moonpool.transfer.dialing import Line, LineState
+from moonpool.transfer.dialing import Line, LineState, dial_beside
 from moonpool.transfer.fencing import Fences
 from moonpool.transfer.netlink import route_to
 from moonpool.transfer.op import Op
@@ -27,6 +28,8 @@ from moonpool.transfer.topology import UNKNOWN_NODE, Nic, this_machine
 
 if TYPE_CHECKING:
     from moonpool.transfer.engine import Engine
+
+log = logging.getLogger("moonpool.transfer")
 
 RAILS_MAX = 16
 
@@ -171,11 +174,13 @@ class PeerRails:
         return ranked(self.paths, self._policy, near_node, far_node)
 
     def adopt(self, connection: _core.Connection) -> None:
-        """The first rail has a connection, made by somebody else."""
-        if not self.primary:
+        """The first rail has a connection, made by somebody else, who closes it; nothing comes of
+        it when the rail has one that lives, or when it is to another life of the peer."""
+        if not self.primary or connection.peer_epoch != self.epoch:
             return
+        self.look()
         with self._lock:
-            if any(line.connection is connection for line in self.lines):
+            if self.lines[0].up or self._closed:
                 return
             tell = self._came(0, connection)
         tell()
@@ -211,9 +216,8 @@ class PeerRails:
                 return
             due = [at for at, line in enumerate(self.lines) if line.dial(now_s)]
         for at in due:
-            threading.Thread(
-                target=self._dial, args=(at,), name="moonpool-dial", daemon=True
-            ).start()
+            if why := dial_beside(partial(self._dial, at)):
+                self._failed(at, why)
 
     def take_over(self, op: TcpOp) -> Op | None:
         """What becomes of a small op whose connection was lost under it: it goes over another one,
@@ -280,21 +284,30 @@ class PeerRails:
             connection = self._engine.dial(line.address, self._engine.connect_timeout_s)
             if connection.peer_epoch != self.epoch:
                 raise PeerRestarted("another process answers there")
-        except MoonpoolError as error:
-            why = str(error)
+        except Exception as error:  # whatever it was: what nobody settles is never dialled again
+            why = str(error) or type(error).__name__
+            if not isinstance(error, MoonpoolError):
+                log.exception("dialling %s", line.address)
         tell: Callable[[], None] | None = None
         with self._lock:
-            if connection is not None and not why and not self._closed:
+            # Up already: it was adopted meanwhile.
+            if connection is not None and not (why or self._closed or line.up):
                 tell = self._came(at, connection)
                 connection = None
-            else:
-                line.failed(why, time.monotonic())
         if tell is not None:
             tell()
+        else:
+            self._failed(at, why)
         with self._lock:
             self._settled.notify_all()
         if connection is not None:
             connection.close()
+
+    def _failed(self, at: int, why: str) -> None:
+        with self._lock:
+            if self.lines[at].state is LineState.DIALLING:
+                self.lines[at].failed(why, time.monotonic())
+            self._settled.notify_all()
 
     def _came(self, at: int, connection: _core.Connection) -> Callable[[], None]:
         """Notes it; what is returned tells the scheduler, and is called without the lock, since the
