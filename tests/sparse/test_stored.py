@@ -220,6 +220,8 @@ def test_other_objects_and_other_models_are_refused(filled: Rig) -> None:
         {"tokens": 1 << 31, "unit_tokens": 64},
         {"unit_tokens": 0},
         {"unit_tokens": 100},
+        {"hint_tokens": -1},
+        {"hint_tokens": 1 << 40},
     ],
 )
 def test_a_manifest_that_no_writer_made_is_refused(change: dict[str, int]) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from moonpool.core.errors import BadInput, SegmentDamaged
+from moonpool.core.errors import BadInput, BadModel, SegmentDamaged
 from moonpool.sparse.decoder.conversation import record
+from moonpool.sparse.decoder.weights import load
 from moonpool.sparse.traces import (
     TopKTrace,
     hint_recall,
@@ -98,3 +99,34 @@ def test_the_traces_that_come_along(name: str, overlap: float, miss: float) -> N
     assert summary.steps >= 32
     assert 0 < summary.overlap <= 1 and 0 < summary.touched < 1
     assert list(summary.miss) == sorted(summary.miss, reverse=True)
+
+
+@pytest.mark.parametrize("kind", ["cut short", "hit"])
+def test_whatever_damage_does_to_a_trace_it_is_said_to_be_damaged(
+    tmp_path: Path, kind: str
+) -> None:
+    """Or that it is a trace: not every byte of a file matters."""
+    chosen = np.tile(np.arange(0, 400, 4, dtype=np.uint32), (6, 2, 1))
+    save_trace(tmp_path / "t.npz", TopKTrace(500, chosen, np.zeros((2, 0), np.uint32)))
+    raw = (tmp_path / "t.npz").read_bytes()
+    refused = 0
+    for at in range(0, len(raw), 2):
+        hit = bytearray(raw[:at] if kind == "cut short" else raw)
+        if kind == "hit":
+            hit[at] ^= 0x55
+        (tmp_path / "d.npz").write_bytes(hit)
+        try:
+            load_trace(tmp_path / "d.npz")
+        except SegmentDamaged:
+            refused += 1
+    assert refused > len(raw) // 4
+
+
+def test_whatever_damage_does_to_weights_there_are_none(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "w.npz", shape=np.zeros(40, np.uint8), a=np.zeros(200))
+    raw = (tmp_path / "w.npz").read_bytes()
+    for at in range(0, len(raw), 2):
+        for hit in (raw[:at], raw[:at] + bytes([raw[at] ^ 0x55]) + raw[at + 1 :]):
+            (tmp_path / "d.npz").write_bytes(hit)
+            with pytest.raises(BadModel):
+                load(tmp_path / "d.npz")

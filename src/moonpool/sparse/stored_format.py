@@ -38,6 +38,8 @@ class Manifest(msgspec.Struct, frozen=True):
             raise BadInput(f"units of {self.unit_tokens} tokens are no whole pages")
         if not 1 <= self.tokens <= TOKENS_MAX or self.units > UNITS_MAX:
             raise BadInput(f"{self.tokens} tokens are no prefix in units of {self.unit_tokens}")
+        if not 0 <= self.hint_tokens <= TOKENS_MAX:
+            raise BadInput(f"a hint of {self.hint_tokens} positions a layer is none")
 
     @property
     def units(self) -> int:

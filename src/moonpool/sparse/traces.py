@@ -6,7 +6,6 @@ size, over the whole answer, and how much of the first step a prefill's hint for
 
 from __future__ import annotations
 
-import zipfile
 from importlib.resources import files
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -129,12 +128,13 @@ def save_trace(path: Path, trace: TopKTrace) -> None:
 def load_trace(path: Path) -> TopKTrace:
     """Raises SegmentDamaged for what is no such file."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here: of what is no archive numpy would leave the file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             chosen = np.cumsum(archive["steps"].astype(np.uint32), axis=2, dtype=np.uint32)
             trace = TopKTrace(int(archive["tokens"]), chosen, archive["hint"].astype(np.uint32))
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except Exception as error:  # of zip, of deflate, of numpy: what damage does has no common base
         raise SegmentDamaged(f"{path} is no trace of choices: {error}") from None
-    if trace.chosen.size == 0 or int(trace.chosen.max()) >= trace.tokens:
+    if trace.chosen.ndim != 3 or trace.chosen.size == 0 or int(trace.chosen.max()) >= trace.tokens:
         raise SegmentDamaged(f"{path} names tokens outside its prefix of {trace.tokens}")
     return trace
 

@@ -6,18 +6,25 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from moonpool.core.errors import BadInput, BadSize, Closed, MissingExtra, PrefixGone
+from moonpool.core.errors import (
+    BadInput,
+    BadSize,
+    Closed,
+    MissingExtra,
+    PrefixGone,
+    RegisterRefused,
+)
 from moonpool.pool.pool import Pool
 from moonpool.sparse import PrefixStore, SparseLayout, SparsePool, SparseReader, TableSource
 from moonpool.sparse.gpu import GpuRows, why_no_gpu
-from moonpool.sparse.gpu.registered import Range, page_ranges
+from moonpool.sparse.gpu.registered import Range, RegisteredMemory, page_ranges
 from moonpool.sparse.gpu.rows import interprets, moved_unit, unit_ranges
 from moonpool.sparse.source import Guards, Units
 from tests.faults.pool_rig import MIB, running
@@ -169,6 +176,19 @@ def test_a_refused_mapping_goes_by_a_bounce_buffer(tmp_path: Path) -> None:
 def test_without_triton_one_line_names_what_is_missing(tmp_path: Path) -> None:
     with prefix(tmp_path, 656) as reader, pytest.raises(MissingExtra, match="torch and triton"):
         GpuRows(reader)
+
+
+@needs_gpu
+def test_a_refusal_is_not_left_to_the_next_launch() -> None:
+    import torch
+
+    memory = np.zeros(1 << 16, np.uint8)
+    start = memory.ctypes.data
+    some = [Range(start, start + memory.nbytes)]
+    with closing(RegisteredMemory(some)):
+        with pytest.raises(RegisterRefused):
+            RegisteredMemory(some)
+        assert int(torch.ones(4, device="cuda").sum()) == 4
 
 
 def test_pages_are_registered_once_each() -> None:

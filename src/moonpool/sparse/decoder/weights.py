@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -13,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from moonpool.core.errors import BadInput, BadModel
+from moonpool.core.errors import BadModel
 from moonpool.sparse.decoder.shape import DecoderShape
 from moonpool.sparse.layout import SparseLayout
 
@@ -85,10 +84,11 @@ def save(path: Path, shape: DecoderShape, arrays: Mapping[str, NDArray[Any]]) ->
 def load(path: Path) -> Weights:
     """Raises BadModel for what is no such file."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here: of what is no archive numpy would leave the file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         shape = msgspec.json.decode(arrays.pop("shape").tobytes(), type=DecoderShape)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, BadInput) as error:
+    except Exception as error:  # of zip, of deflate, of numpy: what damage does has no common base
         raise BadModel(f"{path} has no weights of the small decoder: {error}") from None
     return assemble(shape, arrays)
 

@@ -6,6 +6,7 @@ where the pool put them: so whole pages are registered, each once.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
@@ -53,6 +54,7 @@ class RegisteredMemory:
                 )
             )
             if code != 0:
+                _take_error(torch)
                 self.close()
                 raise RegisterRefused(
                     f"CUDA does not register {one.stop - one.start} bytes of host memory: "
@@ -67,3 +69,10 @@ class RegisteredMemory:
     def close(self) -> None:
         while self._ranges:
             self._runtime.cudaHostUnregister(self._ranges.pop().start)
+
+
+def _take_error(torch: Any) -> None:
+    """CUDA keeps a refusal as the last error of this thread, and the next launch, whosever it is,
+    reports and clears that. A launch of ours takes it."""
+    with contextlib.suppress(RuntimeError):
+        torch.ones(1, device="cuda")
