@@ -77,13 +77,21 @@ class Child:
 class Fleet:
     """All of it; ends with `close`."""
 
-    def __init__(self, url: str, folder: Path, stack: ExitStack, memory: int = 32 * MIB) -> None:
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        stack: ExitStack,
+        memory: int = 32 * MIB,
+        disk_size: int = 0,
+    ) -> None:
         self.url = url
         self.masters: list[Child] = []
         self.nodes: list[Child] = []
         self._folder = folder
         self._stack = stack
         self._memory = memory
+        self._disk_size = disk_size
         self._registry = Registry(url, timeout_s=5.0, try_s=0.5)
         stack.callback(self._registry.close)
 
@@ -110,6 +118,8 @@ class Fleet:
             headroom=8 * MIB,
             dir=str(self._folder),
             heartbeat_ms=100,
+            disk=str(self._folder / "disk") if self._disk_size else "",
+            disk_size=self._disk_size or 1 << 30,
         )
         child = Child("node", config, older)
         self._stack.callback(child.end)
@@ -174,13 +184,18 @@ class Fleet:
 
 @contextmanager
 def fleet(
-    url: str, masters: int = 2, nodes: int = 2, memory: int = 32 * MIB, **settings: Any
+    url: str,
+    masters: int = 2,
+    nodes: int = 2,
+    memory: int = 32 * MIB,
+    disk_size: int = 0,
+    **settings: Any,
 ) -> Iterator[Fleet]:
     with ExitStack() as stack:
         folder = stack.enter_context(
             tempfile.TemporaryDirectory(prefix="moonpool-ha-", dir="/dev/shm")
         )
-        made = Fleet(url, Path(folder), stack, memory)
+        made = Fleet(url, Path(folder), stack, memory, disk_size)
         for _ in range(masters):
             made.add_master(**settings)
         for _ in range(nodes):
