@@ -116,7 +116,8 @@ async def one_turn(url: str, session: Session, question: list[int]) -> None:
     start = time.perf_counter()
     reader, writer = await asyncio.open_connection(host, int(port))
     head = f"POST /v1/completions HTTP/1.1\r\nHost: live\r\nContent-Length: {len(body)}\r\n"
-    writer.write(head.encode() + b"Connection: close\r\n\r\n" + body)
+    kind = "Content-Type: application/json\r\nConnection: close\r\n\r\n"  # vLLM insists on it
+    writer.write((head + kind).encode() + body)
     first_s, answer = 0.0, b""
     while data := await reader.read(65536):
         answer += data

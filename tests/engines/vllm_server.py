@@ -33,11 +33,12 @@ async def vllm_server(
     model: Path, log: Path, *, block: int, changes: Mapping[str, object]
 ) -> AsyncIterator[EngineProcess]:
     """A server that answers, in a process group of its own."""
-    port, events, replay = free_ports(3)
+    port, replay = free_ports(2)
+    events = f"ipc://{log.with_suffix('.events')}"  # at a tcp:// address vLLM dials, unless it is *
     publish = {
         "enable_kv_cache_events": True,
         "publisher": "zmq",
-        "endpoint": f"tcp://127.0.0.1:{events}",
+        "endpoint": events,
         "replay_endpoint": f"tcp://127.0.0.1:{replay}",
     }
     options = {**ENGINE, **changes, "block_size": block, "kv_events_config": json.dumps(publish)}
@@ -58,8 +59,7 @@ async def vllm_server(
             while not await asyncio.to_thread(_answers, port):
                 assert process.returncode is None, f"vLLM ended: {log.read_text()[-4000:]}"
                 await asyncio.sleep(0.2)
-        addresses = (f"tcp://127.0.0.1:{events}", f"tcp://127.0.0.1:{replay}")
-        yield EngineProcess(process, port, *addresses, block=block)
+        yield EngineProcess(process, port, events, f"tcp://127.0.0.1:{replay}", block=block)
     finally:
         kill(process)
         await process.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import Callable
 
@@ -90,6 +91,30 @@ def test_a_new_subscription_asks_for_everything() -> None:
     assert Feed(replays=False).start() == []
 
 
+def test_a_look_brings_what_did_not_come_by_itself() -> None:
+    feed = Feed()
+    feed.start()
+    assert numbers(feed.replayed([(0, b"0")])) == [0]
+    assert feed.look() == [Step(Act.REPLAY, 1)]
+    assert feed.look() == [], "one question at a time"
+    assert numbers(feed.replayed([(1, b"1"), (2, b"2")])) == [1, 2]
+    assert feed.counts.unheard == 2
+    assert feed.look() == [Step(Act.REPLAY, 3)]
+    assert feed.replayed([]) == [] and feed.expected == 3
+    assert numbers(feed.receive(3, b"3")) == [3]
+    feed.look()
+    assert numbers(feed.replayed([(4, b"4")])) == [4], "published at this moment"
+    assert numbers(feed.receive(4, b"4")) == [] and feed.counts.unheard == 2
+
+
+def test_a_look_that_brings_nothing_leaves_a_gap_to_be_found() -> None:
+    feed = Feed()
+    feed.receive(0, b"0")
+    feed.look()
+    feed.replayed([])
+    assert feed.receive(2, b"2") == [Step(Act.REPLAY, 1)]
+
+
 def test_messages_held_back_are_bounded() -> None:
     feed = Feed(held_max=4)
     feed.start()
@@ -145,3 +170,36 @@ async def test_over_real_sockets_nothing_is_missed() -> None:
         await subscriber.close()
         publisher.task.cancel()
         context.destroy(linger=0)
+
+
+async def test_a_publisher_that_nobody_hears_is_asked_and_named() -> None:
+    context = zmq.asyncio.Context()
+    publisher = Publisher(context)
+    brain = Brain()
+    brain.add_worker(Worker(id="w", model="m", block_size=16))
+    problems = brain.fleet.member("w").problems
+    tokens = np.arange(160, dtype=np.uint32)
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # as where vLLM dialled, too
+        subscriber = EventSubscriber(
+            brain,
+            "w",
+            f"tcp://127.0.0.1:{mute.getsockname()[1]}",
+            replay=f"tcp://127.0.0.1:{publisher.replay_port}",
+            digest_s=0.02,
+        )
+        try:
+            subscriber.start()
+            await publisher.send(stored(0, 3, tokens))
+            await until(lambda: subscriber.feed.expected == 1)
+            await publisher.send(stored(3, 2, tokens))
+            await until(lambda: bool(problems))
+            ask = RouteRequest(model="m", tokens=tokens)
+            assert brain.decide(ask, 0.0, book=False).predicted_hit_tokens == 80
+            assert list(problems) == ["unheard 0"] and "'tcp://*:PORT'" in problems["unheard 0"]
+            number = struct.pack(">Q", publisher.next)
+            subscriber._receive([b"kv", number, publisher.ring[-1][1]])
+            await until(lambda: not problems)
+        finally:
+            await subscriber.close()
+            publisher.task.cancel()
+            context.destroy(linger=0)

@@ -8,6 +8,10 @@ Messages are numbered from 0 by their publisher.
 
 Of a gap that cannot be filled nothing is known: the worker's blocks are forgotten, and everything
 that its publisher still has is asked for.
+
+A publisher may also be asked now and then whether there is more than came: one whose live socket
+reaches nobody (vLLM dials an endpoint without a wildcard, it does not listen there) looks like one
+that does nothing.
 """
 
 from __future__ import annotations
@@ -50,6 +54,8 @@ class FeedCounts:
     """Messages that no replay brought."""
     restarts: int = 0
     repeated: int = 0
+    unheard: int = 0
+    """Messages that only a look brought, before any came by itself."""
 
 
 @dataclass(slots=True)
@@ -62,6 +68,7 @@ class Feed:
     _next: int | None = None
     _held: dict[int, Message] = field(default_factory=dict)
     _asked_from: int | None = None
+    _looking: bool = False
 
     @property
     def waiting(self) -> bool:
@@ -89,6 +96,13 @@ class Feed:
             return self._gap(sequence, message)
         return self._lower(sequence, message)
 
+    def look(self) -> list[Step]:
+        """Ask whether there is more than came by itself."""
+        if self._asked_from is not None:
+            return []
+        self._asked_from, self._looking = self.expected, True
+        return [Step(Act.REPLAY, self._asked_from)]
+
     def replayed(self, messages: Sequence[tuple[int, Message]]) -> list[Step]:
         """The answer to a replay, in order; empty when the publisher has nothing or did not answer.
 
@@ -98,11 +112,14 @@ class Feed:
         assert self._asked_from is not None, "nothing was asked for"
         wanted, self._asked_from = self._asked_from, None
         known = dict(messages)
+        if self._looking and not self.counts.messages:
+            self.counts.unheard += len(known)
+        self._looking = False
         self.counts.replayed += len(known)
         known.update(self._held)
         self._held.clear()
         if not known:
-            self._next = None
+            self._next = wanted or None
             return []
         steps = []
         first = min(known)
@@ -155,7 +172,7 @@ class Feed:
         if sequence == 0 and self._asked_from:
             # It restarted while it was asked for what it no longer has.
             self._held.clear()
-            self._asked_from = None
+            self._asked_from, self._looking = None, False
             return self._restarted(0, message)
         if len(self._held) < self.held_max:
             self._held[sequence] = message

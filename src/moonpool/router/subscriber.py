@@ -35,7 +35,8 @@ class EventSubscriber:
     """Applies what one rank of a worker publishes to the brain, until `close`.
 
     `endpoint` is its PUB socket ('tcp://host:port'), `replay` its ROUTER socket or empty. Every
-    `digest_s` seconds (0: never) a publisher that keeps an account of its cache is asked for it.
+    `digest_s` seconds (0: never) a publisher that keeps an account of its cache is asked for it,
+    and any other for what did not come by itself.
     Messages that are none are counted in `malformed` and passed over. Raises MissingExtra without
     pyzmq.
     """
@@ -149,7 +150,7 @@ class EventSubscriber:
     def _account(self, applied: Applied) -> None:
         if wish := self.accounts.heard(applied):
             self._wish(wish)
-        problems = self._brain.fleet.member(self._worker_id).problems
+        problems = self._problems()
         if self.accounts.gave_up:
             problems[f"drift {self._rank}"] = (
                 f"worker {self._worker_id}, rank {self._rank}: its own account of its cache differs"
@@ -159,6 +160,10 @@ class EventSubscriber:
         else:
             problems.pop(f"drift {self._rank}", None)
 
+    def _problems(self) -> dict[str, str]:
+        """Of the worker, as it is shown."""
+        return self._brain.fleet.member(self._worker_id).problems
+
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -166,10 +171,12 @@ class EventSubscriber:
         return task
 
     async def _look(self, every_s: float) -> None:
-        """Ask for an account now and then."""
+        """Ask for an account now and then, or at least for what is missing."""
         while True:
             await asyncio.sleep(every_s)
-            if (self._wishing is None or self._wishing.done()) and (wish := self.accounts.due()):
+            if not self.accounts.offered:
+                self._run(self.feed.look())
+            elif (self._wishing is None or self._wishing.done()) and (wish := self.accounts.due()):
                 self._wish(wish)
 
     def _wish(self, wish: bytes) -> None:
@@ -193,6 +200,19 @@ class EventSubscriber:
         found, _ = await self._ask(struct.pack(">Q", sequence))
         if self.feed.waiting:  # not, when the publisher restarted meanwhile
             self._run(self.feed.replayed(found))
+        self._say_whether_heard()
+
+    def _say_whether_heard(self) -> None:
+        problems = self._problems()
+        if self.feed.counts.unheard and not self.feed.counts.messages:
+            problems[f"unheard {self._rank}"] = (
+                f"worker {self._worker_id}, rank {self._rank}: nothing comes from {self._endpoint};"
+                f" only {self._replay} knows of its events, asked every {self._digest_s:g} s."
+                " Does the worker listen there? vLLM does so for 'tcp://*:PORT' and 'ipc://PATH';"
+                " an endpoint with an address it dials"
+            )
+        else:
+            problems.pop(f"unheard {self._rank}", None)
 
     async def _ask(self, question: bytes) -> tuple[list[tuple[int, bytes]], bytes | None]:
         """Messages that came as an answer, and what stood beside its end; None: it did not end."""
@@ -224,6 +244,10 @@ class PoolSubscriber(EventSubscriber):
 
     def __init__(self, brain: Brain, endpoint: str, *, replay: str = "") -> None:
         super().__init__(brain, "the pool", endpoint, replay=replay)
+        self.problems: dict[str, str] = {}
+
+    def _problems(self) -> dict[str, str]:
+        return self.problems
 
     def _take(self, message: Message) -> Applied:
         return self._brain.intake.apply_pool_message(message)
