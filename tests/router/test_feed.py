@@ -197,7 +197,8 @@ async def test_a_publisher_that_nobody_hears_is_asked_and_named() -> None:
             assert brain.decide(ask, 0.0, book=False).predicted_hit_tokens == 80
             assert list(problems) == ["unheard 0"] and "'tcp://*:PORT'" in problems["unheard 0"]
             number = struct.pack(">Q", publisher.next)
-            subscriber._receive([b"kv", number, publisher.ring[-1][1]])
+            live = (b"kv", number, publisher.ring[-1][1])
+            subscriber._receive([zmq.Frame(frame) for frame in live])
             await until(lambda: not problems)
         finally:
             await subscriber.close()
