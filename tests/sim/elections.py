@@ -1,4 +1,4 @@
-"""Several simulated masters, an etcd that can be away, nodes and clients that follow the leader.
+"""Several simulated masters, one of which leads, and an etcd that can be away.
 
 The decisions are the product's (ha_election, the machines); only what carries them is simulated.
 """
@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from moonpool.core.sections import MasterConfig
-from moonpool.pool import messages as m
 from moonpool.pool.ha_election import (
     LOOKS_A_LEASE,
     STEPS_A_LEASE,
@@ -23,11 +21,8 @@ from moonpool.pool.ha_election import (
     next_term,
 )
 from moonpool.pool.master_machine import MasterMachine
-from moonpool.pool.node_machine import NodeMachine
-from moonpool.pool.node_masters import NodeMasters, Tell
-from moonpool.pool.protocol import MasterLost
-from tests.sim.actors import CONNECT_RETRY_S, ClientActor, MasterActor, NodeActor, SimAgent
-from tests.sim.world import Connection, Process, World
+from tests.sim.master_actor import MasterActor
+from tests.sim.world import Process, World
 
 LEASE_S = 0.4
 ASK_S = 0.2  # an etcd that is away is not waited for any longer
@@ -168,130 +163,3 @@ class ElectedMaster(MasterActor):
         self._perform(
             self.machine.lead(self.record.term, nodes, self.world.now, self.world.wall_ms())
         )
-
-
-class FollowingNode(NodeActor):
-    """Connected to all masters; obeys one."""
-
-    def __init__(
-        self,
-        world: World,
-        name: str,
-        rulers: list[ElectedMaster],
-        path: Path,
-        capacity: int,
-        host: str,
-    ) -> None:
-        self.rulers = rulers
-        self.links: dict[int, Connection] = {}
-        self._next_link = 1
-        super().__init__(world, name, rulers[0], path, capacity, host)
-
-    def _begin(self) -> None:
-        endpoint = m.SegmentEndpoint(
-            0,
-            self.incarnation,
-            self.name,
-            self.host,
-            tcp=self.name,
-            path=str(self.path),
-            capacity_bytes=self.capacity,
-        )
-        self.machine = NodeMachine(SimAgent(self, self.agent), endpoint, 0.2)
-        self.masters = NodeMasters(self.machine)
-        self.links = {}
-        for master in self.rulers:
-            self._dial(master)
-        self._tick()
-
-    def died(self) -> None:
-        for connection in self.links.values():
-            connection.break_off()
-        self.links = {}
-        self.agent.close()
-        self._agent = None
-
-    def _dial(self, master: ElectedMaster) -> None:
-        number, self._next_link = self._next_link, self._next_link + 1
-
-        def broken() -> None:
-            if self.links.pop(number, None) is not None:
-                self.masters.disconnected(number)
-                self.later(CONNECT_RETRY_S, lambda: self._dial(master))
-
-        connection = master.connect(
-            self, "node", self.host, lambda message: self._said(number, message), broken
-        )
-        if connection is None:
-            self.later(CONNECT_RETRY_S, lambda: self._dial(master))
-            return
-        self.links[number] = connection
-        self._tell(self.masters.connected(number, self.world.now))
-
-    def _said(self, number: int, message: object) -> None:
-        body = m.decode(message).body  # type: ignore[arg-type]
-        self._tell(self.masters.handle(number, body, self.world.now, self.world.boottime_ns()))
-        self._connection = self.links.get(number)
-        while self.machine.copies:
-            self._fetch(self.machine.copies.popleft())
-        while number in self.links and self.masters.pending(number):
-            self._tell([self.masters.chunk(number)])
-        self._tell(self.masters.tick(self.world.now, self.world.boottime_ns()))
-
-    def _tick(self) -> None:
-        self._tell(self.masters.tick(self.world.now, self.world.boottime_ns()))
-        for number in list(self.links):
-            while number in self.links and self.masters.pending(number):
-                self._tell([self.masters.chunk(number)])
-        self.later(0.05, self._tick)
-
-    def _tell(self, tells: list[Tell]) -> None:
-        for number, message in tells:
-            if number in self.links:
-                self.links[number].send(0, m.encode(message, 0))
-
-
-class FollowingClient(ClientActor):
-    """Asks the master that etcd names; is told when another one leads."""
-
-    def __init__(
-        self,
-        world: World,
-        name: str,
-        rulers: list[ElectedMaster],
-        nodes: dict[bytes, NodeActor],
-        host: str,
-        etcd: SimEtcd,
-    ) -> None:
-        super().__init__(world, name, rulers[0], nodes, host)
-        self.rulers = {ruler.name: ruler for ruler in rulers}
-        self.etcd = etcd
-        etcd.watchers.append(lambda name: self.later(world.delay(), lambda: self._led_by(name)))
-
-    def _led_by(self, name: str) -> None:
-        if self.master is not self.rulers[name]:
-            self.master = self.rulers[name]
-            if self._connection is not None:
-                self._connection.break_off()
-                self._broken()
-
-    def _find(self) -> None:
-        if self.etcd.leader is not None:
-            self.master = self.rulers[self.etcd.leader.address]
-
-    def _receive(self, message: object) -> None:
-        envelope = m.decode(message)  # type: ignore[arg-type]
-        body = envelope.body
-        if isinstance(body, m.Failure) and body.code == "not_leader":
-            if envelope.id == self._request:
-                if self._connection is not None:
-                    self._connection.break_off()
-                self._connection = None
-                self._find()
-                self._answer(MasterLost(body.text, code=body.code))
-            return
-        super()._receive(message)
-
-    def _broken(self) -> None:
-        self._find()
-        super()._broken()

@@ -21,9 +21,9 @@ def check(seed: int) -> None:
         problems = scenario.run()
         if problems:
             found = "\n".join(problems[:10])
-            trace = "\n".join(scenario.world.trace[-60:])
+            trace = "\n".join(scenario.pool.world.trace[-60:])
             pytest.fail(
-                f"seed {seed} {scenario.shape}\n{found}\n"
+                f"seed {seed} {scenario.pool.shape}\n{found}\n"
                 f"replay: pytest tests/sim -k one_seed --seed {seed}\n{trace}"
             )
     finally:

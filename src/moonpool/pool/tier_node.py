@@ -163,7 +163,7 @@ class TierNode:
     async def _keep(self, link: AsyncLink, order: m.Copy) -> None:
         data = await asyncio.to_thread(fetch, order, self._opener.open)
         kept = []
-        for entry, one in _entries(order, data):
+        for entry, one in entries_of(order, data):
             kept.append(await self._store(entry, one, order))
         if not link.closed:
             link.tell(
@@ -195,7 +195,7 @@ class TierNode:
         return self.agent.seal(claimed, order.term), claimed.slot, claimed.generation
 
 
-def _entries(order: m.Copy, data: list[Any]) -> list[tuple[Entry, Buffer | None]]:
+def entries_of(order: m.Copy, data: list[Any]) -> list[tuple[Entry, Buffer | None]]:
     """What is to be stored; no data where it did not come, or is not what the master knows."""
     columns = zip(
         unpack_keys(order.keys),
