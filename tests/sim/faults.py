@@ -89,13 +89,13 @@ class Faults:
         if not node.alive:
             return
         node.kill()
-        tier, later = node.tier, 0.0
-        if tier is not None:
+        self.world.after(pause, node.restart)
+        later = 0.0
+        if node.tier is not None:
             later = self.random.choice([0.0, 0.0, 0.0, 0.5, 2.0])
             wiped = self.random.random() < 0.2
             self.world.after(pause + later, lambda: self._restart_tier(node, wiped))
         self._away(node, pause + later)
-        self.world.after(pause, node.restart)
 
     def _restart_tier(self, node: NodeActor, wiped: bool) -> None:
         """With what it had, or, when its disk was lost, with nothing."""

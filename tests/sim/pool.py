@@ -117,7 +117,7 @@ class SimPool:
         """One for every node, of one kind: roomy, or smaller than what is to lie there, or fuller
         than its master believes."""
         limit, capacity = self.random.choice(
-            [(1 << 20, 256 << 10), (1 << 20, 16 << 10), (136 << 10, 256 << 10)]
+            [(1 << 20, 256 << 10), (1 << 20, 8 << 10), (74 << 10, 256 << 10)]
         )
         medium = Medium(limit, capacity, slow=self.random.random() < 0.3)
         for node in self.nodes:

@@ -65,7 +65,7 @@ class TierActor(SegmentActor):
         super().__init__(world, name, master, host)
         self.node = node
         self.medium = medium
-        self.torn = 0
+        self.torn = self.kept = self.served = 0
         self._directory = directory
         self._writes: deque[_Write] = deque()
         self._forget_ms = 0
@@ -91,6 +91,11 @@ class TierActor(SegmentActor):
     @property
     def valid_until_ns(self) -> int:
         return self.agent.valid_until_ns
+
+    @property
+    def queued(self) -> int:
+        """Writes that wait or run."""
+        return len(self._writes)
 
     def restart(self, *, wiped: bool = False) -> None:
         """`wiped`: on another disk, with nothing on it."""
@@ -165,8 +170,9 @@ class TierActor(SegmentActor):
             again = self.agent.find(slot, generation, self.world.boottime_ns())
             if isinstance(again, Status):
                 answer(again)
-            else:
-                answer(data if isinstance(data, Status) else bytes(data))
+                return
+            self.served += not isinstance(data, Status)
+            answer(data if isinstance(data, Status) else bytes(data))
 
         self.later(self._pace(), was_read)
 
@@ -221,6 +227,7 @@ class TierActor(SegmentActor):
                 done(_Stored(status))
                 return
             sealed = self.agent.seal(claimed, term)
+            self.kept += sealed is Status.OK
             done(_Stored(sealed, claimed.slot, claimed.generation))
 
         if len(self._writes) >= WRITES_MAX:

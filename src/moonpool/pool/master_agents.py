@@ -11,6 +11,7 @@ from moonpool.pool.effects import Effect, Send
 from moonpool.pool.master_links import Links, NodeLink
 from moonpool.pool.master_orders import RetireOrders
 from moonpool.pool.tombstones import DIGEST_BYTES, Tomb, Tombstones, digest
+from moonpool.pool.unheard import Unheard
 
 NO_SLOTS = np.empty(0, np.uint32)
 NO_GENERATIONS = np.empty(0, np.uint64)
@@ -32,6 +33,7 @@ class Agents:
         self._orders = orders
         self._outbox = outbox
         self.tombstones = tombstones
+        self.unheard = Unheard(tombstones.tombs_max)
 
     def retire(self, retirements: list[Retirement], number: int = 0) -> None:
         """Nobody waits for these (`number` 0); an agent that is away learns when it reports."""
@@ -78,6 +80,11 @@ class Agents:
     def bury_missed(self, segment: int, now: float) -> None:
         """Removals this segment has not confirmed: others remember them for it."""
         self.bury(self._orders.missed(segment), {segment}, now)
+
+    def supersede(self, key: bytes, term: int, sequence: int, now: float) -> None:
+        """All values of this key up to this version are dead: not only those that are known."""
+        if segments := self.unheard.take(key):
+            self.bury([(key, term, sequence)], segments, now)
 
     def bury(
         self, missed: list[tuple[bytes, int, int]], missing: set[int] | None, now: float

@@ -139,12 +139,16 @@ class RetireOrders:
             for key, version in self._orders[number].tombs.items()
         ]
 
-    def lease_passed(self, segment: int, remembered: bool) -> None:
+    def lease_passed(self, segment: int, remembered: bool) -> list[bytes]:
         """Nobody can read this segment any more: as good as retired, if what was removed on
-        purpose is `remembered` elsewhere."""
+        purpose is `remembered` elsewhere. Returns the keys of what went there by itself."""
+        unheard: list[bytes] = []
         for number in self.open_orders(segment):
-            if remembered or not self._orders[number].tombs:
+            order = self._orders[number]
+            if remembered or not order.tombs:
+                unheard += [key for key in order.keys if key not in order.tombs]
                 self.finish(number, segment)
+        return unheard
 
     def expire(self, now: float) -> None:
         left = []

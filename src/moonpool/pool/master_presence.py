@@ -70,7 +70,9 @@ class Presence:
             if not link.lost and link.lease_until <= now:
                 self._lost(link, now, wall_ms)
             if link.lost and sure:
-                self._orders.lease_passed(link.segment.id, self._links.remembered_without(link))
+                remembered = self._links.remembered_without(link)
+                unheard = self._orders.lease_passed(link.segment.id, remembered)
+                self._agents.unheard.add(link.segment.id, unheard)
                 if link.away_since + self._forget_after_s <= now:
                     self._forget(link, now, wall_ms)
         self._agents.forget_tombs(self._agents.tombstones.expire(now))

@@ -134,6 +134,7 @@ class Removals:
             self._agents.retire([one], number)
             if self._links[one.segment].lost:
                 self._orders.finish(number, one.segment)
+                self._agents.unheard.add(one.segment, keys)
 
     def remove_dead(self, now: float, wall_ms: int) -> None:
         """Another node's inventory may have brought back what new tombstones say is removed."""
@@ -164,6 +165,7 @@ class Removals:
         missed: set[int] = set()
         for gone in removals:
             missed |= self._orders.removed(gone.key, gone.term, gone.sequence)
+            self._agents.supersede(gone.key, gone.term, gone.sequence, now)
         for segment in sorted(missed):
             if not self._links[segment].heard:
                 self._agents.bury_missed(segment, now)

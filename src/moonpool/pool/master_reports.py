@@ -97,6 +97,7 @@ class Reports:
         link.segment.open = True
         self._links.changed()
         self._agents.forget_tombs(self._agents.tombstones.reported(link.segment.id))
+        self._agents.unheard.reported(link.segment.id)
         self._agents.confirm(link)
 
     def _removed(self, report: Report) -> Bool:

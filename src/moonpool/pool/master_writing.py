@@ -111,6 +111,8 @@ class Writing:
                 self._waiters.committed(key)
         for key in settled.refused_keys:
             self._next_heir(key, asked.now)
+        if len(self._agents.unheard):
+            self._supersede(commit.rows[settled.status == m.PutStatus.COMMITTED], asked.now)
         reply = m.Committed(settled.status.tobytes())
         if not settled.retirements and not self._removals.waiting:
             return reply
@@ -122,6 +124,13 @@ class Writing:
             settled.retirements, gone, wait, asked.now, also=self._keys(committed)
         )
         return None
+
+    def _supersede(self, rows: I32, now: float) -> None:
+        """What a node that is away may have of these keys is older than what they hold now."""
+        table = self._catalog.table
+        versions = zip(table.term[rows].tolist(), table.seq[rows].tolist(), strict=True)
+        for key, (term, sequence) in zip(self._keys(rows), versions, strict=True):
+            self._agents.supersede(key, term, sequence - 1, now)
 
     def _must_wait(self, commit: CommitRequest, replaced: list[Removal]) -> bool:
         attempts = set(commit.attempts.tolist())

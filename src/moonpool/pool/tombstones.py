@@ -36,7 +36,7 @@ class Tombstones:
     version and all older ones of the key: whoever missed the removal may have missed more."""
 
     def __init__(self, tombstones_max: int, keep_s: float) -> None:
-        self._max = tombstones_max
+        self.tombs_max = tombstones_max
         self._keep_s = keep_s
         self._graves: OrderedDict[bytes, _Grave] = OrderedDict()
         self.dropped = 0  # forgotten for want of room
@@ -58,7 +58,7 @@ class Tombstones:
         until = now + self._keep_s
         if grave is None:
             self._graves[tomb.digest] = _Grave(tomb, until, None if missing is None else {*missing})
-            if len(self._graves) > self._max:
+            if len(self._graves) > self.tombs_max:
                 self._graves.popitem(last=False)
                 self.dropped += 1
             return True
