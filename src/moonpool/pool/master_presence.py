@@ -93,6 +93,7 @@ class Presence:
 
     def _forget(self, link: NodeLink, now: float, wall_ms: int) -> None:
         """Away for too long: what only this node held is gone."""
+        self._agents.unheard.reported(link.segment.id)
         held = link.segment.by_slot[link.segment.by_slot >= 0][:FORGET_ROWS]
         if held.size:
             self._catalog.rows.lose_replicas(held, wall_ms, now)

@@ -16,6 +16,7 @@ class Unheard:
     def __init__(self, keys_max: int) -> None:
         self._max = keys_max
         self._segments: OrderedDict[bytes, set[int]] = OrderedDict()
+        self._keys: dict[int, set[bytes]] = {}  # the same, by segment
         self.dropped = 0  # forgotten for want of room
 
     def __len__(self) -> int:
@@ -24,17 +25,21 @@ class Unheard:
     def add(self, segment: int, keys: Iterable[bytes]) -> None:
         for key in keys:
             self._segments.setdefault(key, set()).add(segment)
+            self._keys.setdefault(segment, set()).add(key)
             if len(self._segments) > self._max:
-                self._segments.popitem(last=False)
+                self.take(next(iter(self._segments)))
                 self.dropped += 1
 
     def take(self, key: bytes) -> set[int]:
         """The segments that may bring back an older value; told once."""
-        return self._segments.pop(key, set())
+        segments = self._segments.pop(key, set())
+        for segment in segments:
+            self._keys[segment].discard(key)
+        return segments
 
     def reported(self, segment: int) -> None:
-        """What this segment has is known again."""
-        for key in [key for key, segments in self._segments.items() if segment in segments]:
+        """What this segment has is known again, or nobody waits for it any longer."""
+        for key in self._keys.pop(segment, ()):
             self._segments[key].discard(segment)
             if not self._segments[key]:
                 del self._segments[key]
