@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 from moonpool.pool.catalog.base import U32, Index
 
 REMEMBERED_MAX = 65_536
 
 
 class Evicted:
-    """Forgets a key that was removed on purpose, and the oldest beyond the bound."""
+    """Forgets a key that was removed on purpose, and the older half beyond the bound."""
 
     def __init__(self) -> None:
-        self._digests: OrderedDict[int, None] = OrderedDict()
+        self._newer: dict[int, None] = {}
+        self._older: dict[int, None] = {}
 
     def __len__(self) -> int:
-        return len(self._digests)
+        return len(self._newer) + len(self._older)
 
     def add(self, blob: bytes, ends: U32) -> None:
-        digests = self._digests
-        for digest in _digests(blob, ends):
-            digests[digest] = None
-        while len(digests) > REMEMBERED_MAX:
-            digests.popitem(last=False)
+        digests = _digests(blob, ends)
+        for start in range(0, len(digests), REMEMBERED_MAX // 2):
+            part = digests[start : start + REMEMBERED_MAX // 2]
+            if len(self._newer) + len(part) > REMEMBERED_MAX // 2:
+                self._newer, self._older = {}, self._newer
+            self._newer.update(dict.fromkeys(part))
 
     def forget(self, blob: bytes, ends: U32) -> None:
         for digest in _digests(blob, ends):
-            self._digests.pop(digest, None)
+            self._newer.pop(digest, None)
+            self._older.pop(digest, None)
 
     def among(self, blob: bytes, ends: U32, places: Index) -> list[int]:
         """Those of these places in a batch whose key was evicted lately."""
-        stops = ends.tolist()
+        stops, newer, older = ends.tolist(), self._newer, self._older
         return [
             i
             for i in places.tolist()
-            if hash(blob[(stops[i - 1] if i else 0) : stops[i]]) in self._digests
+            if (digest := hash(blob[(stops[i - 1] if i else 0) : stops[i]])) in newer
+            or digest in older
         ]
 
 
