@@ -1,4 +1,4 @@
-"""A master with a snapshot is killed: it makes the restart shorter and changes nothing else."""
+"""A master with a snapshot is killed: it spares nodes their reports and changes nothing else."""
 
 from __future__ import annotations
 

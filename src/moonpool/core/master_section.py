@@ -211,8 +211,8 @@ class MasterConfig(TlsSection, frozen=True, kw_only=True):
     snapshot: Annotated[
         str,
         setting(
-            "File that the catalog is written to now and then, so that a restart is faster and "
-            "what was read last is still known. Empty: none is written."
+            "File that the catalog is written to now and then, so that after a restart nodes tell "
+            "only what changed, and what was read last is known. Empty: none is written."
         ),
     ] = ""
     snapshot_interval_s: Annotated[

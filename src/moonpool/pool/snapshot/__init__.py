@@ -1,1 +1,1 @@
-"""The catalog on disk: it makes a restart faster, and is believed only as far as nodes agree."""
+"""The catalog on disk: it spares nodes their reports, and is believed only as far as they agree."""
