@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from moonpool import _core
 from moonpool.pool import messages as m
 from moonpool.pool.client_state import ClientState
 from moonpool.pool.ports import Outcome
-from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
+from moonpool.pool.protocol import (
+    CallAgents,
+    CallMaster,
+    Context,
+    MasterLost,
+    Pause,
+    RaceAgents,
+)
 from moonpool.pool.protocol import Protocol as Dialogue
+from moonpool.pool.read_race import ReadRace
 from tests.sim.master_actor import MasterActor
 from tests.sim.node_actor import NodeActor
 from tests.sim.ports import Rpc, SimPort, Steps, TierRpc, TierSimPort
@@ -19,6 +27,7 @@ from tests.sim.tier_actor import TierActor
 from tests.sim.world import Connection, Process, World
 
 T = TypeVar("T")
+HEDGE_MS = 5  # most answers are there by then
 
 
 class ClientActor(Process):
@@ -40,7 +49,7 @@ class ClientActor(Process):
         self._request = 0
         self._waiting_for: Callable[[Any], None] | None = None
         self.views: list[_core.SegmentView] = []
-        self.state = ClientState(host, self._open_port)
+        self.state = ClientState(host, self._open_port, hedge_ms=HEDGE_MS)
 
     def _open_port(self, endpoint: m.SegmentEndpoint) -> Any:
         node = self.nodes[endpoint.incarnation]
@@ -66,7 +75,7 @@ class ClientActor(Process):
             return
         self.alive = True
         self._waiting_for = None
-        self.state = ClientState(self.host, self._open_port)
+        self.state = ClientState(self.host, self._open_port, hedge_ms=HEDGE_MS)
 
     def run(
         self,
@@ -93,6 +102,8 @@ class ClientActor(Process):
                     self._ask(effect.message, deadline, resume)
                 case CallAgents():
                     self._call_agents(effect, resume)
+                case RaceAgents():
+                    self._race(effect.race, lambda: resume(None))
                 case Pause():
                     self.later(effect.seconds, lambda: resume(None))
 
@@ -158,6 +169,46 @@ class ClientActor(Process):
                 self.world.now + effect.timeout_s,
                 lambda outcome, index=index: finished(index, outcome),  # type: ignore[misc]
             )
+
+    def _race(self, race: ReadRace, done: Callable[[], None]) -> None:
+        """As `run_race`: what is still under way at the end is broken off, and writes no more."""
+        began = self.world.now
+        under_way: dict[int, Steps] = {}
+        over = False
+
+        def start(numbers: Iterable[int]) -> None:
+            for number in numbers:
+                entry = race.entries[number]
+                assert isinstance(entry.port, SimPort)
+                under_way[number] = entry.port.steps(entry.call, self.world)
+                self._drive(
+                    under_way[number],
+                    self.world.now + race.timeout_s(self.world.now - began, number),
+                    lambda outcome, number=number: finished(number, outcome),  # type: ignore[misc]
+                )
+
+        def finished(number: int, outcome: Outcome) -> None:
+            nonlocal over
+            if over:
+                return
+            del under_way[number]
+            race.ended(number, outcome, self.world.now - began)
+            if race.over:
+                over = True
+                for steps in under_way.values():
+                    steps.close()
+                done()
+
+        def due() -> None:
+            if over:
+                return
+            start(race.begin(self.world.now - began))
+            moment = race.next_due_s()
+            if moment is not None and not over:
+                self.later(max(0.0, began + moment - self.world.now) + 1e-6, due)
+
+        start(range(race.firsts))
+        due()
 
     def _drive(self, steps: Steps, deadline: float, finished: Callable[[Outcome], None]) -> None:
         def resume(value: Any) -> None:

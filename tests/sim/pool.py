@@ -78,6 +78,9 @@ class SimPool:
             ClientActor(self.world, f"client{i}", self.master, self.segments, "host-a")
             for i in range(self.shape.clients)
         ]
+        if self.world.seed % 4 == 3:  # one reads all by the network, and so some of it twice
+            far = ClientActor(self.world, "far", self.master, self.segments, "host-c")
+            self.clients[-1] = far
 
     @property
     def masters(self) -> Sequence[MasterActor]:

@@ -8,7 +8,7 @@ import moonpool
 from moonpool.cli.options import add_settings, load_settings
 from moonpool.core.sections import ClientConfig
 
-_OTHERS = ("cache_entries_max", "touch_flush_ms", "pinned_bytes_max")
+_OTHERS = ("cache_entries_max", "touch_flush_ms", "pinned_bytes_max", "hedge_ms")
 
 
 def add_client_options(parser: argparse.ArgumentParser) -> None:

@@ -59,6 +59,17 @@ class ClientConfig(TlsSection, frozen=True, kw_only=True):
         bool, setting("Map segments of the same host; otherwise their bytes travel over TCP, too.")
     ] = True
 
+    hedge_ms: Annotated[
+        int,
+        setting(
+            "A read from another host that is silent for so long is begun on the next copy, too; "
+            "0: what earlier reads took says how long, -1: never.",
+            unit="ms",
+            minimum=-1,
+            maximum=60_000,
+        ),
+    ] = 0
+
     def check(self) -> None:
         super().check()
         check_master(self.master)

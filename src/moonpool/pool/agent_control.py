@@ -171,6 +171,24 @@ def _milliseconds(timeout_s: float) -> int:
 _TERMINAL = {"FAILED": Status.UNREACHABLE, "CANCELLED": Status.CANCELLED, "EXPIRED": Status.EXPIRED}
 
 
+class OpCall:
+    """An op of the native endpoint as an AwaitedCall."""
+
+    def __init__(self, op: Op, count: int, timeout_s: float) -> None:
+        self._op = op
+        self._count = count
+        self._timeout_s = timeout_s
+
+    def __call__(self) -> Outcome:
+        return finish(self._op, self._count, self._timeout_s)
+
+    def wait(self, seconds: float) -> bool:
+        return self._op.wait(_milliseconds(seconds))
+
+    def cancel(self) -> None:
+        self._op.cancel()
+
+
 def finish(op: object, count: int, timeout_s: float) -> Outcome:
     """Wait for a native op; it has a deadline of its own and is quiet when this returns."""
     from moonpool._core import Op

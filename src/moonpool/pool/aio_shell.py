@@ -31,9 +31,10 @@ from moonpool.pool.client_state import ClientState
 from moonpool.pool.leader import LeaderFinder
 from moonpool.pool.link import CONNECT_S, AsyncLink
 from moonpool.pool.openers import PortOpener
-from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
+from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause, RaceAgents
 from moonpool.pool.protocol import Protocol as Dialogue
 from moonpool.pool.protocol_reserve import abort_granted
+from moonpool.pool.read_race import run_race
 from moonpool.pool.shell import AGAIN_S, run_agents
 
 T = TypeVar("T")
@@ -52,7 +53,10 @@ class AsyncShell:
         self.leader = LeaderFinder(config.master, self._led_by)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.state = ClientState(
-            host_id(), self.opener.open, cache_entries_max=config.cache_entries_max
+            host_id(),
+            self.opener.open,
+            cache_entries_max=config.cache_entries_max,
+            hedge_ms=config.hedge_ms,
         )
         self._copies = ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="moonpool-copy")
         self._link: AsyncLink | None = None
@@ -170,6 +174,8 @@ class AsyncShell:
                 return await self._ask(effect.message, deadline)
             case CallAgents():
                 return await self.copy(run_agents, effect)
+            case RaceAgents():
+                await self.copy(run_race, effect.race, self.now)
             case Pause():
                 await asyncio.sleep(effect.seconds)
         return None

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from moonpool.pool.hedging import LEARNT_MS, Hedging
 from moonpool.pool.messages import SegmentEndpoint, TopologyIs, Touches
 from moonpool.pool.ports import Port
 
@@ -91,11 +92,13 @@ class ClientState:
         *,
         cache_entries_max: int = 1_000_000,
         touches_max: int = 65_536,
+        hedge_ms: int = LEARNT_MS,
     ) -> None:
         self.host_id = host_id
         self.cache: OrderedDict[bytes, Placement] = OrderedDict()
         self.cache_entries_max = cache_entries_max
         self.touches = TouchLog(touches_max)
+        self.hedging = Hedging(hedge_ms)
         self.forgotten: deque[Any] = deque()  # attempts and claims of lost write sessions
         self.topology_version = -1
         self.term = 0

@@ -18,13 +18,14 @@ from moonpool.pool.agent_control import AgentControl
 from moonpool.pool.client_state import ClientState
 from moonpool.pool.effects import Effect
 from moonpool.pool.master_machine import MasterMachine
-from moonpool.pool.node import headroom_bytes, segment_errors, slot_count
 from moonpool.pool.node_machine import NodeMachine
+from moonpool.pool.node_segments import headroom_bytes, segment_errors, slot_count
 from moonpool.pool.pool import Pool
 from moonpool.pool.port_shm import ShmPort
 from moonpool.pool.ports import Port
-from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
+from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause, RaceAgents
 from moonpool.pool.protocol import Protocol as Dialogue
+from moonpool.pool.read_race import run_race
 from moonpool.pool.shell import run_agents
 from moonpool.transfer.room import require_room
 
@@ -108,6 +109,8 @@ class LocalShell:
                 return self._ask(effect.message, deadline)
             case CallAgents():
                 return run_agents(effect)
+            case RaceAgents():
+                run_race(effect.race, self.now)
             case Pause():
                 time.sleep(effect.seconds)
         return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from moonpool.pool.agent_control import SEAL_COMPUTES_CRC, ConnectionControl, finish
+from moonpool.pool.agent_control import SEAL_COMPUTES_CRC, ConnectionControl, OpCall, finish
 from moonpool.pool.ports import (
     AbortCall,
     AgentCall,
@@ -121,7 +121,7 @@ class TcpPort:
                 op = connection.abort(incarnation, call.slots, call.generations, deadline_ms)
             case WriteRangeCall():
                 return self._write_ranges(connection, call, deadline_ms, timeout_s)
-        return lambda: finish(op, count, timeout_s)
+        return OpCall(op, count, timeout_s)
 
     def _write_ranges(
         self, connection: Connection, call: WriteRangeCall, deadline_ms: int, timeout_s: float

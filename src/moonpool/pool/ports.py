@@ -10,7 +10,7 @@ it. `start` submits and returns a finisher, so that calls to several segments ov
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -207,6 +207,19 @@ class View(Protocol):
 
 
 Finisher = Callable[[], Outcome]
+
+
+@runtime_checkable
+class AwaitedCall(Protocol):
+    """A finisher of a call that goes on by itself, so that others can be waited for beside it."""
+
+    def __call__(self) -> Outcome: ...
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it is over; sleeps for up to `seconds` until it is."""
+
+    def cancel(self) -> None:
+        """Ask for its end; the finisher returns once its buffers are quiet."""
 
 
 class Port(Protocol):

@@ -16,6 +16,7 @@ import msgspec
 from moonpool.pool.client_state import ClientState
 from moonpool.pool.messages import ClientRequest, Reply, Reserved, Topology, TopologyIs
 from moonpool.pool.ports import AgentCall, Outcome, Port
+from moonpool.pool.read_race import ReadRace
 
 
 class CallMaster(msgspec.Struct, frozen=True):
@@ -33,6 +34,13 @@ class CallAgents(msgspec.Struct, frozen=True):
     timeout_s: float
 
 
+class RaceAgents(msgspec.Struct, frozen=True):
+    """Reads of which the silent ones are begun on other copies. Resumed when none is under way;
+    the race knows what became of them."""
+
+    race: ReadRace
+
+
 class Pause(msgspec.Struct, frozen=True):
     seconds: float
 
@@ -45,7 +53,7 @@ class MasterLost(msgspec.Struct, frozen=True):
     code: str = ""
 
 
-ProtocolEffect = CallMaster | CallAgents | Pause
+ProtocolEffect = CallMaster | CallAgents | RaceAgents | Pause
 T = TypeVar("T")
 Protocol = Generator[ProtocolEffect, Any, T]
 

@@ -10,8 +10,9 @@ import numpy as np
 from moonpool.pool import messages as m
 from moonpool.pool.client_state import Placement, Replica
 from moonpool.pool.columns import i32, pack_keys, replica_starts, u8, u16, u32, u64
-from moonpool.pool.ports import BELOW, Buffer, Outcome, Port, ReadCall, Status
+from moonpool.pool.ports import BELOW, Buffer, Outcome, Port, ReadCall
 from moonpool.pool.protocol import Context, MasterLost, Protocol, ask, call_all, learn_topology
+from moonpool.pool.protocol_read import Wanted, read_wanted, report
 from moonpool.pool.results import Hit, Miss, MissReason
 
 LOOKS_MAX = 4  # how often one call asks for a key's placement before it says miss
@@ -26,17 +27,6 @@ _REASON = {
 }
 
 _FOUND = bytes([m.LookupStatus.FOUND])
-
-_FAILURE = {
-    Status.CORRUPT: MissReason.CORRUPT,
-    Status.BOUNDS: MissReason.BUFFER_TOO_SMALL,
-    Status.EXPIRED: MissReason.UNREACHABLE,
-    Status.UNREACHABLE: MissReason.UNREACHABLE,
-    Status.CANCELLED: MissReason.DEADLINE,
-    Status.REFUSED: MissReason.REFUSED,
-    Status.MOVED: MissReason.ABSENT,
-    Status.NOT_FOUND: MissReason.UNREACHABLE,
-}
 
 
 def lookup(
@@ -102,43 +92,6 @@ def _slowness(replica: Replica) -> tuple[int, bool]:
     return BELOW.index(kind) + 1 if kind in BELOW else 0, not replica.port.local
 
 
-class _Wanted:
-    """One key of a fetch on its way to a hit or a miss."""
-
-    __slots__ = ("buffer", "index", "key", "looks", "owned", "placement", "reason", "tried")
-
-    def __init__(self, index: int, key: bytes, buffer: Buffer | None) -> None:
-        self.index = index
-        self.key = key
-        self.buffer = buffer
-        self.owned = buffer is None
-        self.placement: Placement | None = None
-        self.tried: set[Replica] = set()  # a node that came back at another address is another
-        self.looks = 0
-        self.reason = MissReason.ABSENT
-
-    def next_replica(self) -> Replica | None:
-        assert self.placement is not None
-        for replica in self.placement.replicas:
-            if replica not in self.tried:
-                return replica
-        return None
-
-    def has_another(self) -> bool:
-        assert self.placement is not None
-        return len(self.placement.replicas) > len(self.tried) + 1
-
-    def target(self) -> Buffer:
-        """The caller's buffer, or one of ours of the object's size."""
-        assert self.placement is not None
-        if self.owned:
-            self.buffer = np.empty(self.placement.size, np.uint8)
-        return self.buffer
-
-    def hit(self, size: int, node: str) -> Hit:
-        return Hit(size, node, self.buffer.tobytes() if self.owned else None)  # type: ignore[union-attr]
-
-
 def fetch(
     context: Context,
     keys: Sequence[bytes],
@@ -152,7 +105,7 @@ def fetch(
         return known
     results: list[Hit | Miss] = [Miss(MissReason.DEADLINE)] * len(keys)
     wanted = [
-        _Wanted(i, key, buffer)
+        Wanted(i, key, buffer)
         for i, (key, buffer) in enumerate(zip(keys, buffers or [None] * len(keys), strict=True))
     ]
     for want in wanted:
@@ -161,7 +114,7 @@ def fetch(
     while wanted:
         wanted = yield from _place(context, wanted, results)
         if wanted:
-            wanted = yield from _read(context, wanted, results, corrupt, verify)
+            wanted = yield from read_wanted(context, wanted, results, corrupt, verify)
         if context.left() <= 0:
             break
     for want in wanted:
@@ -244,15 +197,9 @@ def touch(context: Context, keys: Sequence[bytes]) -> None:
             state.touches.add(placement.row, placement.sequence, now)
 
 
-def touch_below(context: Context, placement: Placement) -> None:
-    """A read of what is remembered nowhere, because its only copies lie below memory."""
-    if placement.replicas[0].port.kind in BELOW:
-        context.state.touches.add(placement.row, placement.sequence, context.now())
-
-
 def _place(
-    context: Context, wanted: list[_Wanted], results: list[Hit | Miss]
-) -> Protocol[list[_Wanted]]:
+    context: Context, wanted: list[Wanted], results: list[Hit | Miss]
+) -> Protocol[list[Wanted]]:
     """Give every wanted key a placement with an untried replica, or settle it as a miss."""
     ready, ask_for = [], []
     for want in wanted:
@@ -280,75 +227,8 @@ def _place(
     return ready
 
 
-def _worst(want: _Wanted, answer: Miss) -> Miss:
+def _worst(want: Wanted, answer: Miss) -> Miss:
     """A read that failed for a reason of its own says that reason, not the later look's."""
     if want.reason in (MissReason.CORRUPT, MissReason.UNREACHABLE):
         return Miss(want.reason, answer.text)
     return answer
-
-
-def _read(
-    context: Context,
-    wanted: list[_Wanted],
-    results: list[Hit | Miss],
-    corrupt: list[tuple[Placement, Replica]],
-    verify: bool,
-) -> Protocol[list[_Wanted]]:
-    groups: dict[int, tuple[Port, list[tuple[_Wanted, Replica]]]] = {}
-    for want in wanted:
-        replica = want.next_replica()
-        assert replica is not None
-        groups.setdefault(id(replica.port), (replica.port, []))[1].append((want, replica))
-    calls = []
-    for port, members in groups.values():
-        slots = np.array([replica.slot for _, replica in members], np.uint32)
-        generations = np.array([replica.generation for _, replica in members], np.uint64)
-        calls.append(
-            (port, ReadCall(slots, generations, [want.target() for want, _ in members], verify))
-        )
-    # While a copy lies elsewhere, a silent node may take half of the time that is left.
-    elsewhere = any(
-        len(want.placement.replicas) > len(want.tried) + 1 for want in wanted if want.placement
-    )
-    timeout_s = context.left() / 2 if elsewhere else context.left()
-    outcomes = yield from call_all(context, list(calls), timeout_s)
-    again = []
-    for (port, members), outcome in zip(groups.values(), outcomes, strict=True):
-        node = port.node
-        for (want, replica), status, size in zip(
-            members, outcome.status.tolist(), outcome.sizes.tolist(), strict=True
-        ):
-            if status == Status.OK:
-                results[want.index] = want.hit(size, node)
-                if port.kind in BELOW and want.placement is not None:
-                    touch_below(context, want.placement)
-                continue
-            if status == Status.BOUNDS:
-                results[want.index] = Miss(MissReason.BUFFER_TOO_SMALL)
-                continue
-            want.tried.add(replica)
-            want.reason = _FAILURE.get(Status(status), MissReason.UNREACHABLE)
-            assert want.placement is not None
-            if status == Status.CORRUPT:
-                corrupt.append((want.placement, replica))
-            if status == Status.MOVED or want.next_replica() is None:
-                context.state.forget(want.key, want.placement)
-                want.placement = None
-            again.append(want)
-    return again
-
-
-def report(context: Context, corrupt: list[tuple[Placement, Replica]]) -> Protocol[None]:
-    """Tell the master which replicas failed their CRC, so that nobody reads them again."""
-    by_incarnation = {
-        endpoint.incarnation: segment for segment, endpoint in context.state.endpoints.items()
-    }
-    known = [(p, r) for p, r in corrupt if r.port.incarnation in by_incarnation]
-    message = m.Report(
-        np.array([p.row for p, _ in known], np.int32).tobytes(),
-        np.array([p.sequence for p, _ in known], np.uint64).tobytes(),
-        np.array([by_incarnation[r.port.incarnation] for _, r in known], np.uint16).tobytes(),
-        np.array([r.slot for _, r in known], np.uint32).tobytes(),
-        np.array([r.generation for _, r in known], np.uint64).tobytes(),
-    )
-    yield from ask(context, message)

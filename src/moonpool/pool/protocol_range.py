@@ -9,7 +9,8 @@ from moonpool.core.errors import BadSize
 from moonpool.pool.client_state import Placement
 from moonpool.pool.ports import Status
 from moonpool.pool.protocol import Context, Protocol
-from moonpool.pool.protocol_get import LOOKS_MAX, fetch, lookup, touch, touch_below
+from moonpool.pool.protocol_get import LOOKS_MAX, fetch, lookup, touch
+from moonpool.pool.protocol_read import touch_below
 from moonpool.pool.protocol_session import read_pieces
 from moonpool.pool.results import Hit, Miss, MissReason
 

@@ -27,8 +27,9 @@ from moonpool.pool.leader import LeaderFinder
 from moonpool.pool.link import CONNECT_S, BlockingLink
 from moonpool.pool.openers import PortOpener
 from moonpool.pool.ports import Outcome
-from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause
+from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause, RaceAgents
 from moonpool.pool.protocol import Protocol as Dialogue
+from moonpool.pool.read_race import run_race
 
 T = TypeVar("T")
 LINKS_MAX = 16
@@ -59,7 +60,10 @@ class BlockingShell:
         self.leader = LeaderFinder(config.master, self._led_by, self.clock)
         self._open: set[BlockingLink] = set()
         self.state = ClientState(
-            host_id(), self.opener.open, cache_entries_max=config.cache_entries_max
+            host_id(),
+            self.opener.open,
+            cache_entries_max=config.cache_entries_max,
+            hedge_ms=config.hedge_ms,
         )
         self._idle: list[BlockingLink] = []
         self._links = 0  # idle, in use, and being made
@@ -206,6 +210,8 @@ class _Call:
                 return self._ask(effect)
             case CallAgents():
                 return run_agents(effect)
+            case RaceAgents():
+                run_race(effect.race, self._shell.now)
             case Pause():
                 time.sleep(effect.seconds)
         return None
