@@ -1,15 +1,17 @@
-"""The table "Where a copy stands" of docs/store.md, cell by cell: readable, evictable, counted."""
+"""The table "Where a copy stands" of docs/store.md, cell by cell: readable, evictable, counts as a
+copy, counted in the segment's bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import msgspec
+import numpy as np
 import pytest
 
 from moonpool.core.sections import MasterConfig
 from moonpool.pool import messages as m
-from moonpool.pool.columns import pack_keys
+from moonpool.pool.columns import pack_keys, u32
 from moonpool.pool.messages import LookupStatus as L
 from moonpool.pool.messages import PutStatus as S
 from tests.pool.master_world import CONFIG, MasterWorld
@@ -43,6 +45,17 @@ class State:
         self.world.reserve(self.client, [b"x"], SIZE, prefer_segment=self.segment)
         segment = self.world.master.catalog.segments[self.segment]
         return bool(self.before) and segment.committed_bytes == 0
+
+    def is_copy(self) -> bool:
+        """Whether repair takes it for one of the copies wanted."""
+        master = self.world.master
+        keys = pack_keys([KEY])
+        rows = master.catalog.table.find(keys.blob, u32(keys.ends))
+        if rows[0] < 0:
+            return False
+        present = master._copies._present(self.world.now)
+        present &= np.arange(present.size) == self.segment
+        return bool(master.catalog.copying.present_copies(rows, present)[0])
 
     def counted(self) -> str:
         segment = self.world.master.catalog.segments[self.segment]
@@ -132,17 +145,29 @@ def quarantined() -> State:
     return state
 
 
-TABLE: list[tuple[Callable[[], State], bool, bool, str]] = [
-    # state, readable, evictable, counted
-    (writing, False, False, "promised"),
-    (committed, True, True, "committed"),
-    (pinned, True, False, "committed"),
-    (copying, False, False, "promised"),
-    (failed, False, False, ""),
-    (away, False, False, "committed"),
-    (draining, True, False, "committed"),
-    (quarantined, False, False, ""),
-    (OnDisk, True, True, "committed"),
+def retired() -> State:
+    """Removed, and its agent still drains those who read it."""
+    state = State()
+    state.put()
+    node = state.world.nodes[0]
+    node.deaf = True
+    state.world.ask(state.client, m.Remove(pack_keys([KEY]), 60_000))
+    assert node.agent.usage()["sealed"] == 1, "its memory is not back yet"
+    return state
+
+
+TABLE: list[tuple[Callable[[], State], bool, bool, bool, str]] = [
+    # state, readable, evictable, counts as a copy, counted in bytes
+    (writing, False, False, False, "promised"),
+    (committed, True, True, True, "committed"),
+    (pinned, True, False, True, "committed"),
+    (copying, False, False, False, "promised"),
+    (failed, False, False, False, ""),
+    (away, False, False, True, "committed"),
+    (draining, True, False, False, "committed"),
+    (quarantined, False, False, False, ""),
+    (retired, False, False, False, ""),
+    (OnDisk, True, True, False, "committed"),
 ]
 IDS = [row[0].__name__ for row in TABLE]
 
@@ -159,6 +184,24 @@ def test_evictable(make: Callable[[], State], evictable: bool) -> None:
     assert state.evictable() == evictable
 
 
-@pytest.mark.parametrize(("make", "counted"), [(row[0], row[3]) for row in TABLE], ids=IDS)
+@pytest.mark.parametrize(("make", "copy"), [(row[0], row[3]) for row in TABLE], ids=IDS)
+def test_is_a_copy(make: Callable[[], State], copy: bool) -> None:
+    assert make().is_copy() == copy
+
+
+def test_a_copy_on_its_way_is_not_ordered_twice() -> None:
+    state = copying()
+    state.world.pass_time(2.0)
+    assert len(state.world.master.catalog.copying) == 1
+    assert len(state.world.nodes[1].machine.copies) == 1
+
+
+def test_away_for_longer_than_the_delay_is_no_copy() -> None:
+    state = away()
+    state.world.pass_time(SETTINGS.repair_delay_s + 1, step=50.0)
+    assert not state.is_copy()
+
+
+@pytest.mark.parametrize(("make", "counted"), [(row[0], row[4]) for row in TABLE], ids=IDS)
 def test_counted(make: Callable[[], State], counted: str) -> None:
     assert make().counted() == counted
