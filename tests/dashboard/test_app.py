@@ -233,3 +233,37 @@ async def test_the_page_needs_nothing_from_elsewhere(http: httpx.AsyncClient) ->
     page = await http.get("/")
     assert page.headers["content-security-policy"].startswith("default-src 'none'")
     assert re.findall(r'(?:src|href)="[^"]*"|https?://(?!www\.w3\.org)\S+', page.text) == []
+
+
+async def test_tasks_over_http(http: httpx.AsyncClient, pool: AsyncPool) -> None:
+    await pool.put("moved", b"value")
+    (here,) = (await pool.match_prefix(["moved"])).nodes
+    other = "node1" if here == "node0" else "node0"
+    begun = await http.post("/v1/tasks", json={"kind": "move", "keys": ["moved"], "to": other})
+    assert begun.status_code == 202
+    id_ = begun.json()["id"]
+    info = await pool.task(id_).wait()
+    assert info.ok and info.size == 5
+    told = (await http.get(f"/v1/tasks/{id_}")).json()
+    assert (told["state"], told["to"]) == ("done", other)
+    assert told["results"] == [{"key": "moved", "outcome": "done"}]
+    assert id_ in [one["id"] for one in (await http.get("/v1/tasks")).json()["tasks"]]
+    assert (await http.delete(f"/v1/tasks/{id_}")).json()["state"] == "done"
+    assert (await http.get("/v1/tasks/1-1")).json()["state"] == "lost"
+    assert (await http.get("/v1/tasks/1-1")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[]",
+        b'{"kind": "copy", "keys": ["a"], "to": "nobody"}',
+        b'{"kind": "copy", "keys": ["a"], "to": "node0", "source": "node1"}',
+        b'{"kind": "shred", "keys": ["a"]}',
+        b'{"kind": "copy", "keys": ["a"], "to": "node0", "deadline_s": -1}',
+        b'{"kind": "copy", "keys": ["a"], "at": "node0"}',
+    ],
+)
+async def test_a_body_that_is_no_task(http: httpx.AsyncClient, body: bytes) -> None:
+    refused = await http.post("/v1/tasks", content=body)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "bad_input")

@@ -167,6 +167,13 @@ def hang() -> NoReturn:
         signal.pause()
 
 
+def move(address: str, node: str, *keys: str) -> NoReturn:
+    """Begins a task, says its id, and stays to be killed."""
+    say(moonpool.connect(address).move(list(keys), node).id)
+    signal.pause()
+    sys.exit(0)
+
+
 if __name__ == "__main__":
     end_with(os.getppid())
     globals()[sys.argv[1]](*sys.argv[2:])

@@ -10,7 +10,8 @@ from moonpool import Pool
 from moonpool.core.errors import BadConfig, MoonpoolError, SegmentLocked, SegmentSpace
 from moonpool.core.sections import NodeConfig
 from moonpool.pool.cluster import local_directory
-from moonpool.pool.node import NodeServer, open_segment
+from moonpool.pool.node import NodeServer
+from moonpool.pool.node_segments import open_segment
 
 MEMORY = 1 << 20
 

@@ -15,6 +15,7 @@ from moonpool.dashboard.metrics import metrics_page
 from moonpool.dashboard.objects import Objects, status_of
 from moonpool.dashboard.openapi import description
 from moonpool.dashboard.story import explain_key
+from moonpool.dashboard.tasks import TaskRoutes
 from moonpool.dashboard.watch import Watch
 from moonpool.pool.aio import AsyncPool
 
@@ -44,6 +45,7 @@ class Admin:
         self._watch = watch
         self._token = config.token.encode()
         self._objects = Objects(pool, config)
+        self._tasks = TaskRoutes(pool)
 
     def application(self) -> Starlette:
         """Raises MissingExtra without Starlette."""
@@ -64,6 +66,8 @@ class Admin:
             Route("/v1/events", self._events),
             Route("/v1/objects", self._list),
             Route("/v1/objects/{key:path}", self._objects.handle, methods=_OBJECT_METHODS),
+            Route("/v1/tasks", self._tasks.all, methods=["GET", "POST"]),
+            Route("/v1/tasks/{id}", self._tasks.one, methods=["GET", "DELETE"]),
             Route("/v1/explain/{key:path}", self._explain),
         ]
         return Starlette(

@@ -46,6 +46,24 @@ def _query(name: str, kind: str, text: str) -> dict[str, Any]:
 
 _TEXT: Final = {"text/plain": {"schema": {"type": "string"}}}
 _PAGE: Final = {"text/html": {"schema": {"type": "string"}}}
+_TASK_ID: Final = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "description": "As the answer to its beginning says.",
+    "schema": {"type": "string"},
+}
+_TASK: Final = {
+    "type": "object",
+    "required": ["kind", "keys"],
+    "properties": {
+        "kind": {"enum": ["copy", "move", "clear"]},
+        "keys": {"type": "array", "items": {"type": "string"}},
+        "to": {"type": "string", "description": "The node that gets copies."},
+        "source": {"type": "string", "description": "The node whose copies go."},
+        "deadline_s": {"type": "number", "description": "It ends after so long; 60."},
+    },
+}
 _PATHS: Final[dict[str, Any]] = {
     "/": {"get": _ask("The page for people.", content=_PAGE)},
     "/health": {"get": _ask("This process lives.")},
@@ -86,6 +104,17 @@ _PATHS: Final[dict[str, Any]] = {
             "requestBody": {"required": True, "content": _BINARY},
         },
         "delete": _ask("Remove it.", _KEY),
+    },
+    "/v1/tasks": {
+        "get": _ask("Copies, moves and clearings that run or ended lately."),
+        "post": {
+            **_ask("Begin one; 202 and its id."),
+            "requestBody": {"required": True, "content": {"application/json": {"schema": _TASK}}},
+        },
+    },
+    "/v1/tasks/{id}": {
+        "get": _ask("How far it is, and what became of each key.", _TASK_ID),
+        "delete": _ask("Cancel it; what was done stays.", _TASK_ID),
     },
     "/v1/explain/{key}": {"get": _ask("Where it lies, or why it is a miss.", _KEY)},
 }

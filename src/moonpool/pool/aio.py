@@ -18,6 +18,7 @@ from moonpool.pool.aio_sessions import (
     ViewOpening,
 )
 from moonpool.pool.aio_shell import AsyncShell
+from moonpool.pool.aio_tasks import AsyncTaskCalls
 from moonpool.pool.connect import client_config
 from moonpool.pool.inputs import (
     Key,
@@ -61,7 +62,7 @@ from moonpool.pool.view import View, copied_view, pinned_view
 T = TypeVar("T")
 
 
-class AsyncPool:
+class AsyncPool(AsyncTaskCalls):
     """The awaitable twin of Pool; see there for what each call does."""
 
     def __init__(self, shell: AsyncShell, config: ClientConfig) -> None:

@@ -20,7 +20,7 @@ from moonpool.pool.columns import u8, u32, u64
 from moonpool.pool.effects import Effect, Send
 from moonpool.pool.master_agents import Agents
 from moonpool.pool.master_limits import LIST_ROWS
-from moonpool.pool.master_links import Links
+from moonpool.pool.master_links import Links, LinkState, NodeLink
 from moonpool.pool.master_removals import Removals
 from moonpool.pool.master_requests import Asked
 
@@ -57,8 +57,9 @@ class Copies:
         self._cursor = 0
         self._next_step = 0.0
         self._looked_at: dict[int, int] = {}  # by segment that is drained: places passed over
-        self._draining: set[str] = set()
-        self.ended: Ended = lambda order, status, kept, now, wall_ms: None  # tells the tiers
+        self._draining: set[str] = set()  # nodes
+        self._leaving: set[int] = set()  # segments
+        self.ended: list[Ended] = []  # told of orders that were answered
 
     # Drain.
 
@@ -69,9 +70,33 @@ class Copies:
             raise BadInput(f"no node {call.node!r} is known")
         (self._draining.discard if call.stop else self._draining.add)(call.node)
         for segment in mine:
-            segment.draining = not call.stop
+            segment.draining = not call.stop or segment.id in self._leaving
         self._next_step = asked.now
         return m.Done(sum(segment.objects for segment in mine))
+
+    def leaving(self, session: int, call: m.Leaving, now: float, wall_ms: int) -> None:
+        """A node gives back one of its segments. While it has objects they are moved, to its other
+        segments as to those of others; gone, it is no part of the pool any more."""
+        link = self._links.spoken_for(session, call.segment, call.term)
+        if link is None:
+            return
+        self._next_step = now
+        segment = link.segment
+        if call.what != "gone":
+            (self._leaving.add if call.what == "leave" else self._leaving.discard)(segment.id)
+            segment.draining = self._drains(link)
+            return
+        self._leaving.discard(segment.id)
+        held = segment.by_slot[segment.by_slot >= 0]
+        self._catalog.lose(held, now, wall_ms)
+        link.session, link.state, link.lost = None, LinkState.AWAY, True
+        link.away_since, segment.gone = now, True
+        self._catalog.segments.set_alive(segment, False)
+        self._removals.gone(segment.id)
+        self._links.changed()
+
+    def _drains(self, link: NodeLink) -> bool:
+        return link.endpoint.node in self._draining or link.segment.id in self._leaving
 
     # Steps.
 
@@ -85,7 +110,7 @@ class Copies:
         if not self._busy:
             return
         for link in self._links:
-            link.segment.draining = link.endpoint.node in self._draining
+            link.segment.draining = self._drains(link)
         for segment in self._catalog.segments:
             if segment.draining and segment.alive and segment.objects:
                 self._empty(segment, now)
@@ -109,7 +134,7 @@ class Copies:
     @property
     def _busy(self) -> bool:
         rows = self._catalog.rows
-        return bool(self._draining) or rows.several or len(rows.heat) > 0
+        return bool(self._draining or self._leaving) or rows.several or len(rows.heat) > 0
 
     def next_deadline(self) -> float | None:
         if self._busy or len(self._catalog.copying):
@@ -179,9 +204,9 @@ class Copies:
                 surplus.append(
                     min(here, key=lambda r: segments[int(table.replica_segment[r])].free_bytes)
                 )
-        self._give_away(np.array(surplus, np.int32))
+        self.give_away(np.array(surplus, np.int32))
 
-    def _give_away(self, replicas: I32) -> None:
+    def give_away(self, replicas: I32) -> None:
         """Of objects that have others. Who remembers one may read it until its agent has heard: a
         new value of the key waits for that."""
         table = self._catalog.table
@@ -201,7 +226,7 @@ class Copies:
         counts = np.array([self._others(row, segment, present) for row in rows.tolist()])
         enough = counts >= np.maximum(table.wanted[rows], 1) if rows.size else ready[:0]
         if enough.any():
-            self._give_away(held[enough])
+            self.give_away(held[enough])
         moved = int(enough.sum())
         if (~enough).any() and self._open_orders(segment) < ORDERS_MAX:
             moved += self._copy(rows[~enough], now, segment)
@@ -228,7 +253,7 @@ class Copies:
             if source is None:
                 continue
             size = int(table.size[row])
-            target = self._target(row, size, taken, host)
+            target = self._target(row, size, taken, host, moved_from)
             if target is None:
                 continue
             pair = (source.id, target)
@@ -250,8 +275,11 @@ class Copies:
         below = moved_from is not None and moved_from.below
         return len(copying) if below else copying.within_memory
 
-    def _target(self, row: int, size: int, taken: dict[int, int], host: str) -> int | None:
-        nodes = self._catalog.copying.nodes_of(row)
+    def _target(
+        self, row: int, size: int, taken: dict[int, int], host: str, moved_from: Segment | None
+    ) -> int | None:
+        without = -1 if moved_from is None else moved_from.id
+        nodes = self._catalog.copying.nodes_of(row, without)
         facts = [
             one._replace(free_bytes=one.free_bytes - taken.get(one.segment, 0))
             for one in self._catalog.facts(int(self._catalog.table.tenant[row]))
@@ -262,12 +290,15 @@ class Copies:
         )
         return chosen[0] if chosen else None
 
-    def order(self, source: int, target: int, rows: I32, move: bool, now: float) -> None:
-        """Have `target`'s agent fetch these rows (each once): there is room for them."""
+    def order(
+        self, source: int, target: int, rows: I32, move: bool, now: float, more: int = 0
+    ) -> int:
+        """Have `target`'s agent fetch these rows (each once): there is room for them. Slots there
+        say `more` wanted copies than before. The order's number, 0: that agent takes none."""
         table, segments = self._catalog.table, self._catalog.segments
         link = self._links[target]
         if link.session is None or not link.obeys:
-            return
+            return 0
         copying = self._catalog.copying
         order = copying.begin(segments[source], segments[target], rows, move, now + ORDER_S)
         replicas = copying.replicas_on(segments[source], rows)
@@ -287,12 +318,13 @@ class Copies:
             table.crc[rows].tobytes(),
             table.tenant[rows].tobytes(),
             table.expiry_ms[rows].tobytes(),
-            table.wanted[rows].tobytes(),
+            np.minimum(table.wanted[rows] + more, m.REPLICAS_MAX).astype(np.uint8).tobytes(),
             table.pin[rows].tobytes(),
             m.KeyColumn(blob, ends.tobytes()),
             m.KeyColumn(parents, parent_ends.tobytes()),
         )
         self._outbox.append(Send(link.session, 0, message))
+        return order.number
 
     def copied(self, session: int, call: m.Copied, now: float, wall_ms: int) -> None:
         link = self._links.get(call.segment)
@@ -307,7 +339,8 @@ class Copies:
         self._catalog.copying.end(order)
         stale, replaced = self._catalog.copying.take(order, status == 0, slots, generations)
         self._agents.retire(stale)
-        self._give_away(replaced)
+        self.give_away(replaced)
         kept = self._catalog.copying.replicas_on(order.target, order.rows)
-        self.ended(order, status, self._catalog.table.replica_object[kept], now, wall_ms)
+        for told in self.ended:
+            told(order, status, self._catalog.table.replica_object[kept], now, wall_ms)
         self._next_step = min(self._next_step, now)

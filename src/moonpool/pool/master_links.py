@@ -83,7 +83,8 @@ class Links:
         self.topology_version = (int.from_bytes(instance[:4], "little") << 20) + 1
 
     def __iter__(self) -> Iterator[NodeLink]:
-        return iter(self._links.values())
+        """Those that are gone for good only answer to their number."""
+        return (link for link in self._links.values() if not link.segment.gone)
 
     def __getitem__(self, segment: int) -> NodeLink:
         return self._links[segment]

@@ -30,6 +30,7 @@ from moonpool.pool.master_recovery import Recovery
 from moonpool.pool.master_removals import Removals
 from moonpool.pool.master_requests import Asked, Session, failure_of
 from moonpool.pool.master_stat import catalog_counters, node_counters
+from moonpool.pool.master_tasks import TaskRoom
 from moonpool.pool.master_tiers import Tiering
 from moonpool.pool.master_waits import KeyWaiters
 from moonpool.pool.master_writing import Writing
@@ -105,11 +106,10 @@ class MasterMachine:
         self._writing = Writing(
             catalog, links, agents, self._removals, self._waiters, config.reservation_ms
         )
-        self._copies = Copies(
-            *(config, catalog, links, agents, self._removals, outbox),
-            *(limits.copied_rows_a_step, self._seed),
-        )
+        step, removals = limits.copied_rows_a_step, self._removals
+        self._copies = Copies(config, catalog, links, agents, removals, outbox, step, self._seed)
         self.tiering = Tiering(config, catalog, self._copies, self._removals)
+        self.tasks = TaskRoom(catalog, links, self._copies, step)
         self._reading = Reading(catalog, links, agents, self.recovery)
         self._held = HeldCalls(catalog, self._writing.recovering, limits.held_puts_max, outbox)
         self._followers = Followers(catalog.events, limits.followers_max, outbox)
@@ -137,6 +137,7 @@ class MasterMachine:
             m.RemoveWhere: self._removals.remove_where,
             m.EventsFrom: self._followers.follow,
             m.Drain: self._copies.drain,
+            **self.tasks.handlers(),
             m.Stat: self._stat,
         }
 
@@ -149,6 +150,7 @@ class MasterMachine:
             m.Heartbeat: self.nodes.reports.heartbeat,
             m.RetireDone: self._retire_done,
             m.Copied: self._copies.copied,
+            m.Leaving: self._copies.leaving,
         }
 
     # The lead.
@@ -253,8 +255,8 @@ class MasterMachine:
         self.nodes.presence.tick(now, wall, sure=now < self.leads_until)
         self._orders.expire(now)
         if not self.recovering:
-            self._copies.tick(now, wall)
-            self.tiering.tick(now, wall)
+            for room in (self._copies, self.tasks, self.tiering):
+                room.tick(now, wall)
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_S
             before = self.catalog.events.next_sequence
@@ -276,14 +278,14 @@ class MasterMachine:
             self.catalog.rows.standing.next_deadline,
             self._orders.next_deadline,
             self.nodes.presence.next_deadline(),
-            None if self.recovering else self._copies.next_deadline(),
-            None if self.recovering else self.tiering.next_deadline(),
             self._held.next_deadline,
             self._followers.next_deadline,
             self.recovery.next_deadline,
             self._next_sweep if self.catalog.rows.may_expire else None,
             self._gate.next_deadline if self._gate is not None else None,
         ]
+        if not self.recovering:
+            moments += [one.next_deadline() for one in (self._copies, self.tasks, self.tiering)]
         return min((moment for moment in moments if moment is not None), default=None)
 
     def _flush(self, now: float) -> list[Effect]:
@@ -307,8 +309,7 @@ class MasterMachine:
         if type(message) not in self._handlers:
             raise BadInput(f"a client cannot send {type(message).__name__}")
         if refusal := self._refuse(asked, message):
-            self.counts.answered(refusal)
-            self._outbox.append(Send(asked.session, asked.request, refusal))
+            self._send(asked, refusal)
             return
         touches = getattr(message, "touches", None)
         if touches is not None and touches.row:
@@ -364,9 +365,8 @@ class MasterMachine:
                 "waiters": self._waiters.pairs,
                 "held_puts": len(self._held),
                 "throttled_puts": len(self._gate) if self._gate is not None else 0,
-                "retire_orders": len(self._orders),
-                "retire_waits": self._orders.waits,
-                "retire_refused": self._orders.refused,
+                "tasks": len(self.tasks.book.running),
+                **self._orders.stat(),
                 "sessions": len(self._sessions),
                 "requests": self.requests,
                 **self.counts.stat(),

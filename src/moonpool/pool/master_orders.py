@@ -51,6 +51,13 @@ class RetireOrders:
         self._waits: list[RetireWait] = []
         self._next = 1
 
+    def stat(self) -> dict[str, int]:
+        return {
+            "retire_orders": len(self),
+            "retire_waits": self.waits,
+            "retire_refused": self.refused,
+        }
+
     def __len__(self) -> int:
         return len(self._orders)
 

@@ -50,6 +50,10 @@ class Removals:
     def concern(self, keys: Iterable[bytes]) -> bool:
         return self._orders.concern(keys)
 
+    def gone(self, segment: int) -> None:
+        """Nobody can read there any more, nor come back with it: nothing is waited for."""
+        self._orders.lease_passed(segment, True)
+
     def refused(self) -> None:
         self._orders.refused += 1
 

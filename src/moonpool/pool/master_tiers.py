@@ -53,7 +53,7 @@ class Tiering:
         books = catalog.rows.tiers
         books.promote_reads, books.window_s = config.promote_reads, config.promote_window_s
         books.write_through = config.offload == "write"
-        copies.ended = self.ended
+        copies.ended.append(self.ended)
 
     def next_deadline(self) -> float | None:
         return self._next_step if self._catalog.segments.tiered else None

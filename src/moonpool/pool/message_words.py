@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 import msgspec
 
@@ -59,6 +59,31 @@ class RemoveStatus(IntEnum):
     ABSENT = 1
     PENDING = 2  # removed; a copy on an unreachable node may be read until its lease ends
     RECOVERING = 3
+
+
+class TaskState(StrEnum):
+    """How far a task is. The last two are answers about tasks that this master does not have."""
+
+    RUNNING = "running"
+    DONE = "done"  # every key is settled
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"  # its deadline passed first
+    LOST = "lost"  # it was begun under an earlier master: begin it anew
+    UNKNOWN = "unknown"  # it ended long ago, or there never was one
+
+
+class TaskKeyStatus(IntEnum):
+    """What became of one key of a task."""
+
+    WAITING = 0
+    DONE = 1
+    ALREADY = 2  # nothing was to be done: it is as asked for
+    ABSENT = 3  # no such object
+    LAST = 4  # a clearing of the only copy that can be read: it is kept
+    NO_ROOM = 5  # until the end there was none at the target, and copies evict nothing
+    FAILED = 6  # tried several times
+    CANCELLED = 7
+    EXPIRED = 8  # not reached before the deadline
 
 
 class AwaitStatus(IntEnum):

@@ -21,10 +21,14 @@ from moonpool.pool.message_words import PutStatus as PutStatus
 from moonpool.pool.message_words import RemoveStatus as RemoveStatus
 from moonpool.pool.message_words import ReplicaColumn as ReplicaColumn
 from moonpool.pool.message_words import SegmentEndpoint as SegmentEndpoint
+from moonpool.pool.message_words import TaskKeyStatus as TaskKeyStatus
+from moonpool.pool.message_words import TaskState as TaskState
 from moonpool.pool.message_words import Touches as Touches
 from moonpool.pool.messages_client import Abort as Abort
+from moonpool.pool.messages_client import AskTask as AskTask
 from moonpool.pool.messages_client import Await as Await
 from moonpool.pool.messages_client import Awaited as Awaited
+from moonpool.pool.messages_client import BeginTask as BeginTask
 from moonpool.pool.messages_client import Commit as Commit
 from moonpool.pool.messages_client import Committed as Committed
 from moonpool.pool.messages_client import Done as Done
@@ -40,6 +44,7 @@ from moonpool.pool.messages_client import Lease as Lease
 from moonpool.pool.messages_client import Leased as Leased
 from moonpool.pool.messages_client import List as List
 from moonpool.pool.messages_client import Listed as Listed
+from moonpool.pool.messages_client import ListTasks as ListTasks
 from moonpool.pool.messages_client import Lookup as Lookup
 from moonpool.pool.messages_client import Remove as Remove
 from moonpool.pool.messages_client import Removed as Removed
@@ -53,6 +58,8 @@ from moonpool.pool.messages_client import Reserve as Reserve
 from moonpool.pool.messages_client import Reserved as Reserved
 from moonpool.pool.messages_client import Stat as Stat
 from moonpool.pool.messages_client import Status as Status
+from moonpool.pool.messages_client import TaskIs as TaskIs
+from moonpool.pool.messages_client import Tasks as Tasks
 from moonpool.pool.messages_client import Topology as Topology
 from moonpool.pool.messages_client import TopologyIs as TopologyIs
 from moonpool.pool.messages_client import Touch as Touch
@@ -67,6 +74,7 @@ from moonpool.pool.messages_node import Heartbeat as Heartbeat
 from moonpool.pool.messages_node import HeartbeatAck as HeartbeatAck
 from moonpool.pool.messages_node import InventoryChunk as InventoryChunk
 from moonpool.pool.messages_node import JoinSegment as JoinSegment
+from moonpool.pool.messages_node import Leaving as Leaving
 from moonpool.pool.messages_node import Retire as Retire
 from moonpool.pool.messages_node import RetireDone as RetireDone
 from moonpool.pool.messages_node import Tombstones as Tombstones
@@ -90,6 +98,9 @@ ClientRequest = (
     | Report
     | Drain
     | RemoveWhere
+    | BeginTask
+    | AskTask
+    | ListTasks
 )
 Reply = (
     Reserved
@@ -106,9 +117,13 @@ Reply = (
     | TopologyIs
     | Events
     | Leased
+    | TaskIs
+    | Tasks
     | Failure
 )
-NodeToMaster = JoinSegment | Adopted | InventoryChunk | Heartbeat | RetireDone | Copied | Changed
+NodeToMaster = (
+    JoinSegment | Adopted | InventoryChunk | Heartbeat | RetireDone | Copied | Changed | Leaving
+)
 MasterToNode = Adopt | HeartbeatAck | Retire | Expire | Copy | Tombstones | Failure | Follow
 Message = ClientRequest | Reply | NodeToMaster | MasterToNode
 

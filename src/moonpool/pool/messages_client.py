@@ -272,3 +272,52 @@ class RemovedWhere(msgspec.Struct, array_like=True, frozen=True, tag=33):
     count: int
     size: int  # bytes of those objects
     cursor: int  # where to go on, -1: end
+
+
+class BeginTask(msgspec.Struct, array_like=True, frozen=True, tag=34):
+    """Copy, move or clear objects beside other work. `kind`: copy (a copy more, on `target`), move
+    (from `source` to `target`) or clear (the copy on `source` goes). Nodes by name; a move without
+    `source` takes whichever copy is best to read. `name`: 16 random bytes; the same ones are the
+    same task. Answers TaskIs."""
+
+    kind: str
+    name: bytes
+    keys: KeyColumn
+    target: str
+    source: str
+    deadline_ms: int
+
+
+class AskTask(msgspec.Struct, array_like=True, frozen=True, tag=35):
+    """How far a task is, and what became of `limit` keys from number `cursor` on; `cancel` it."""
+
+    id: str
+    cancel: bool = False
+    cursor: int = 0
+    limit: int = 0
+
+
+class TaskIs(msgspec.Struct, array_like=True, frozen=True, tag=36):
+    """`state` of TaskState; `status` u8[k] of TaskKeyStatus for the keys asked for."""
+
+    id: str
+    state: str
+    kind: str = ""
+    target: str = ""
+    source: str = ""
+    total: int = 0
+    done: int = 0
+    failed: int = 0
+    size: int = 0  # bytes of what was done
+    left_ms: int = 0
+    keys: KeyColumn = KeyColumn()
+    status: bytes = b""
+    cursor: int = -1  # where to go on, -1: end
+
+
+class ListTasks(msgspec.Struct, array_like=True, frozen=True, tag=37):
+    """Those that run and those that ended lately, without their keys; answers Tasks."""
+
+
+class Tasks(msgspec.Struct, array_like=True, frozen=True, tag=38):
+    tasks: list[TaskIs]

@@ -167,3 +167,12 @@ class Changed(msgspec.Struct, array_like=True, frozen=True, tag=53):
     sealed: InventoryChunk
     last: bool  # nothing more has changed until now
     gap: bool = False  # changes were missed: forget what was followed, all of it comes anew
+
+
+class Leaving(msgspec.Struct, array_like=True, frozen=True, tag=54):
+    """Of one segment of a node that lends several: `what` is leave (empty it, nothing new comes),
+    stay (it takes part again) or gone (it is empty, and is given back now)."""
+
+    segment: int
+    term: int
+    what: str

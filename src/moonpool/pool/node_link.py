@@ -115,6 +115,14 @@ class Follower:
             if link is not None and not link.closed:
                 link.tell(message)
 
+    def tell_master(self, message: m.NodeToMaster) -> bool:
+        """Whether there is a master that is obeyed, and is told."""
+        link = self._links.get(self.masters.obeyed or 0)
+        if link is None or link.closed or not self.machine.adopted:
+            return False
+        link.tell(message)
+        return True
+
     def _obey(self, number: int, link: AsyncLink, message: m.Message) -> None:
         self._heard(message)
         now, boottime_ns = self._clock.monotonic(), self._clock.boottime_ns()

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from moonpool.core import errors
+from moonpool.pool.message_words import TaskState as TaskState
 
 
 class MissReason(StrEnum):
@@ -134,6 +135,48 @@ class ObjectInfo(NamedTuple):
     size: int
     replicas: int
 
+
+class TaskOutcome(StrEnum):
+    """What became of one key of a task."""
+
+    WAITING = "waiting"
+    DONE = "done"
+    ALREADY = "already"  # it was as asked for
+    ABSENT = "absent"  # no such object, or none at the source
+    LAST = "last"  # the only copy that can be read is not cleared
+    NO_ROOM = "no_room"  # none at the target until the deadline: copies evict nothing
+    FAILED = "failed"  # tried several times
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"  # not reached before the deadline
+
+
+class TaskInfo(NamedTuple):
+    """How far a task is. `lost`: it was begun under an earlier master, which took it along; what
+    was done of it stays, begin it anew. `unknown`: it ended long ago, or there never was one."""
+
+    id: str
+    state: TaskState
+    kind: str = ""  # copy, move or clear
+    target: str = ""
+    source: str = ""
+    total: int = 0  # keys
+    done: int = 0
+    failed: int = 0
+    size: int = 0  # bytes of what was done
+    left_s: float = 0.0  # until its deadline
+
+    @property
+    def running(self) -> bool:
+        return self.state is TaskState.RUNNING
+
+    @property
+    def ok(self) -> bool:
+        """It is over, and every key is as asked for."""
+        return self.state is TaskState.DONE and self.failed == 0
+
+
+TaskInfos = list[TaskInfo]
+TaskOutcomes = list[tuple[bytes, TaskOutcome]]
 
 # Named here: inside the faces' classes `list` is a method.
 Answers = list[Hit | Miss]

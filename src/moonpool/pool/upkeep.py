@@ -6,9 +6,10 @@ from moonpool.pool import operations
 from moonpool.pool.inputs import Key, as_where
 from moonpool.pool.results import RemovedWhere
 from moonpool.pool.shell import Shell
+from moonpool.pool.tasks import TaskCalls
 
 
-class Upkeep:
+class Upkeep(TaskCalls):
     """Part of Pool."""
 
     _shell: Shell

@@ -138,8 +138,11 @@ def test_events_of_its_own_and_of_nodes(world: TenantWorld) -> None:
 
 def test_what_only_the_operator_does(world: TenantWorld) -> None:
     a = world.visitor("a")
-    (failure,) = world.replies[world.ask(a, m.Drain("n0"))]
-    assert isinstance(failure, m.Failure) and failure.code == "refused"
+    task = m.BeginTask("clear", bytes(16), pack_keys([b"k"]), "", "n0", 1000)
+    for call in (m.Drain("n0"), task, m.AskTask("1-1"), m.ListTasks()):
+        (failure,) = world.replies[world.ask(a, call)]
+        assert isinstance(failure, m.Failure) and failure.code == "refused"
+    world.call(world.visitor(), task, m.TaskIs)
     assert set(world.stat(a)) == {"recovering", "tenants"}
     assert set(world.stat(a)["tenants"]) == {"a"}
     assert {"a", "b", "default"} <= set(world.stat(world.visitor())["tenants"])

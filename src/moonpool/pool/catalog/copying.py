@@ -186,12 +186,13 @@ class Copying:
         found: U8 = np.bincount(owner[here], minlength=rows.size).astype(np.uint8)
         return found
 
-    def nodes_of(self, row: int) -> set[str]:
-        """Nodes that have a copy or are to get one."""
+    def nodes_of(self, row: int, without: int = -1) -> set[str]:
+        """Nodes that have a copy or are to get one, not counting the one on segment `without`."""
         table, segments = self._rows.table, self._rows.segments
         _, replicas = table.replicas_of(np.array([row], np.int32))
         numbers = set(table.replica_segment[replicas].tolist())
         numbers |= self.targets((int(table.term[row]), int(table.seq[row])))
+        numbers.discard(without)
         return {segments[number].node for number in numbers if not segments[number].below}
 
     def source_of(self, row: int) -> Segment | None:

@@ -80,6 +80,7 @@ class Segment:
     changes: Changes = field(default_factory=Changes)
     barren: tuple[int, ...] | None = None  # when a search for room found nothing here
     alive: bool = True
+    gone: bool = False  # given back by its node: nothing lies there, and nothing will
     open: bool = False
     known: bool = False  # its inventory was read whole once
     domain: str = ""  # failure domain by its label; empty: the host
@@ -262,8 +263,9 @@ class Segments:
     def set_alive(self, segment: Segment, alive: bool) -> None:
         segment.alive = alive
         segment.open = segment.open and alive
-        self.alive[segment.id] = alive
-        self.all_alive = alive and bool(self.alive[: len(self._segments)].all())
+        here = alive or segment.gone  # nothing lies there that could be out of reach
+        self.alive[segment.id] = here
+        self.all_alive = here and bool(self.alive[: len(self._segments)].all())
 
     def facts(self, tenant: int = 0) -> list[SegmentFacts]:
         """Of the segments that take new objects of this tenant; of those at rest only if there are

@@ -60,6 +60,10 @@ def enter(visitor: Visitor, message: m.Message, catalog: Catalog) -> m.Message:
             return msgspec.structs.replace(message, touches=touches)
         case m.Drain() if not visitor.operator:
             raise Refused("only the operator drains nodes; this token is a tenant's")
+        case m.BeginTask() | m.AskTask() | m.ListTasks() if not visitor.operator:
+            raise Refused("only the operator has copies made; this token is a tenant's")
+        case m.BeginTask():
+            return msgspec.structs.replace(message, keys=_keys(visitor, message.keys))
     return message
 
 
