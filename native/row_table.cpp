@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "copy.hpp"
+#include "prefetch.hpp"
 #include "segment_slot.hpp"
 
 namespace moonpool {
@@ -66,7 +67,7 @@ void RowTable::move_rows(std::uint32_t layer, std::span<const std::uint32_t> pos
   const std::size_t bytes = shape_.row_bytes;
   auto ask = [&](std::size_t i) {
     const std::uint8_t* from = row(layer, positions[i]);
-    for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(from + at);
+    for (std::size_t at = 0; at < bytes; at += kLine) prefetch(from + at);
   };
   for (std::size_t i = 0; i < std::min(kAhead, count); i++) ask(i);
   for (std::size_t i = 0; i < count; i++) {
