@@ -1,5 +1,6 @@
 """House rules of the repository that no other tool checks."""
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 import moonpool
 from moonpool.core.sections import SCHEMA
-from tests.tree import ROOT, package_files, text_files
+from tests.tree import ROOT, package_files, parse, text_files
 
 LINES_MAX = 400
 # Longer by nature; each with its reason.
@@ -86,6 +87,38 @@ def test_every_setting_is_read() -> None:
     settings = [item for section in SCHEMA.sections.values() for item in section.settings()]
     unread = [i.path for i in settings if f".{read_as.get(i.name, i.name)}" not in code]
     assert unread == []
+
+
+UNSAFE = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml"}
+
+
+def test_no_code_runs_what_came_over_a_wire_or_off_a_disk() -> None:
+    """R92: neither imported, nor eval and exec called, anywhere in the package."""
+    found = [
+        f"{relative(path)}: {what}"
+        for path in package_files()
+        for node in ast.walk(parse(path))
+        if (what := unsafe(node))
+    ]
+    assert found == []
+
+
+def unsafe(node: ast.AST) -> str:
+    """What this part of a program would run, or ''."""
+    match node:
+        case ast.Import(names=names):
+            return next((one.name for one in names if one.name in UNSAFE), "")
+        case ast.ImportFrom(module=str(module)) if module in UNSAFE:
+            return module
+        case ast.Call(func=ast.Name(id="eval" | "exec" as name)):
+            return name
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="load")):
+            return "torch.load"
+        case ast.keyword(arg="allow_pickle", value=ast.Constant(value=False)):
+            return ""
+        case ast.keyword(arg="allow_pickle"):
+            return "allow_pickle"
+    return ""
 
 
 def test_changelog_keeps_its_form() -> None:

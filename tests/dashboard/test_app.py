@@ -208,6 +208,22 @@ async def test_every_metric_of_the_grafana_page_exists(http: httpx.AsyncClient) 
     assert len(asked) > 8 and asked <= there
 
 
+async def test_every_metric_of_the_page_is_there_from_the_start(http: httpx.AsyncClient) -> None:
+    page = (ROOT / "docs/seen-from-outside.md").read_text()
+    rows = page[page.index("| metric | why |") : page.index("`deploy/grafana")].splitlines()[2:]
+    cells = [row.split("|")[1] for row in rows if row.startswith("|")]
+    named = [one for cell in cells for one in re.findall(r"`([\w*]+)(?:\{([\w,]+)\})?`", cell)]
+    text = (await http.get("/metrics")).text
+    for name, labels in named:
+        shown = name.replace("*", r"\w+")
+        sample = re.search(rf"^moonpool_{shown}(?:_count)?(?:{{.*}})? [\d.e+]+$", text, re.M)
+        assert sample, name
+        assert all(f"{label}=" in sample[0] for label in labels.split(",") if label), sample[0]
+    assert len(named) > 15
+    for status in ("found", "absent", "evicted", "expired"):
+        assert f'moonpool_lookups_total{{status="{status}"}} ' in text
+
+
 def expressions(value: object) -> list[str]:
     if isinstance(value, dict):
         own = [value["expr"]] if "expr" in value else []

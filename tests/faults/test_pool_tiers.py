@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from moonpool.dashboard.metrics import hits_by_tier
 from moonpool.pool.pool import Pool
 from moonpool.pool.results import Miss, MissReason, RemoveStatus
 from tests.faults.pool_rig import MIB, Rig, counter, eventually, running, seed, stamp, usage
@@ -144,6 +145,19 @@ def test_what_is_read_again_comes_back_to_memory(rig: Rig) -> None:
     eventually(lambda: counter(pool, "promoted") >= 1, "it is in memory again")
     with pool.view(KEYS[0]) as data:
         assert data is not None and bytes(data) == stamp(KEYS[0], SIZE)
+
+
+def test_hits_are_counted_once_by_tier(rig: Rig) -> None:
+    """R89: five objects in memory and three on disk are five and three."""
+    pool = rig.connect()
+    fill(pool, KEYS)
+    pool.flush()
+    before = hits_by_tier(pool.stat())
+    assert_whole(pool, KEYS[:3] + KEYS[-5:])
+    pool.flush()
+    after = hits_by_tier(pool.stat())
+    grown = {tier: after[tier] - before[tier] for tier in after}
+    assert grown == {"memory": 5, "disk": 3, "remote": 0}
 
 
 def test_three_levels_memory_disk_and_an_object_store() -> None:

@@ -304,3 +304,30 @@ def test_a_lost_tier_is_not_a_lost_node(world: World) -> None:
     assert ("tier_lost", b"", "disk") in world.events()
     assert not [event for event in world.events() if event[0] == "node_lost"]
     assert world.where(KEYS[0]) == [0]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_what_is_said_to_be_there_is_there(seed: int) -> None:
+    """R58: puts, reads, removals and time over two small media; every copy that the master names
+    is sealed at its agent, and what has no copy is not said to be found."""
+    draw = np.random.default_rng(seed)
+    world = World(disk=MEMORY + 3 * SIZE, offload="write" if seed % 2 else "evict")
+    agents = {0: world.memory, 1: world.tier}
+    for _ in range(150):
+        key = KEYS[int(draw.integers(len(KEYS)))]
+        act = draw.random()
+        if act < 0.5:
+            world.put(world.me, [key], SIZE, replace=bool(draw.integers(2)))
+        elif act < 0.75:
+            world.read(key)
+        elif act < 0.85:
+            world.call(world.me, m.Remove(pack_keys([key])), m.Removed)
+        world.pass_time(float(draw.choice([0.1, 0.3, 2.0])), 0.1)
+        for one, status in zip(KEYS, world.look(world.me, *KEYS), strict=True):
+            if status is not L.FOUND:
+                continue
+            places = world.placed(world.me, one)
+            assert places, one
+            for segment, slot, generation in places:
+                data = world.bytes_of(agents[segment].agent, slot, generation)
+                assert data[: len(one)] == one and len(data) == SIZE

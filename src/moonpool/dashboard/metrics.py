@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from moonpool.core.exposition import Family, Sample, exposition
 from moonpool.dashboard.watch import Figures, Watch
+from moonpool.pool import messages as m
 
 _GAUGES: Final = {
     "term": "Number of the master's rule.",
@@ -55,6 +56,12 @@ _ANSWERS: Final = {
     "puts": "Keys put, by what came of it.",
     "exists": "Keys asked for by exists.",
 }
+_WORDS: Final = {
+    "lookups": tuple(one.name.lower() for one in m.LookupStatus),
+    "puts": tuple(one.name.lower() for one in m.PutStatus if one is not m.PutStatus.GRANTED),
+    "exists": ("found", "absent"),
+}
+"""What may be said: exported from the start, so that a rate begins with the first of them."""
 _SEGMENT: Final = {
     "alive": "1 if the node is heard.",
     "capacity_bytes": "What the segment may commit.",
@@ -101,9 +108,11 @@ def _families(watch: Watch) -> Iterator[Family]:
             shown = {"next_event": "events"}.get(name, name)
             yield _family(f"{shown}{suffix}", kind, text, [("", {}, float(figures[name]))])
     for name, text in _ANSWERS.items():
-        counts: Mapping[str, int] = figures["answers"][name]
+        counts = dict.fromkeys(_WORDS[name], 0) | figures["answers"][name]
         samples = [("", {"status": status}, float(count)) for status, count in counts.items()]
         yield _family(f"{name}_total", "counter", text, samples)
+    hits = [("", {"tier": tier}, float(count)) for tier, count in hits_by_tier(figures).items()]
+    yield _family("hits_total", "counter", "Objects read, by the tier that had them.", hits)
     yield _family(
         "request_seconds",
         "histogram",
@@ -112,6 +121,12 @@ def _families(watch: Watch) -> Iterator[Family]:
     )
     yield from _segments(figures)
     yield from _tenants(figures)
+
+
+def hits_by_tier(figures: Figures) -> dict[str, int]:
+    """Each read counts once: for memory, or for the fastest tier below that had the object."""
+    in_memory = figures["reads"] - figures["tier_reads"]
+    return {"memory": in_memory, "disk": 0, "remote": 0} | figures["tier_reads_on"]
 
 
 def _tenants(figures: Figures) -> Iterator[Family]:

@@ -32,6 +32,7 @@ from moonpool.core.wire import (
     encode_frame,
 )
 from moonpool.pool import messages as m
+from moonpool.pool.announced import out_of_reach
 from moonpool.pool.effects import Effect
 from moonpool.pool.ha_master import Office
 from moonpool.pool.master_machine import MasterMachine
@@ -181,6 +182,8 @@ class MasterServer:
 
     def received(self, session: int, envelope: m.Envelope) -> None:
         now, wall = self.clock.monotonic(), self.clock.wall_ms()
+        if type(envelope.body) is m.JoinSegment and self._cannot_be_reached(session, envelope.body):
+            return
         try:
             effects = self.machine.handle(session, envelope.id, envelope.body, now, wall)
         except MoonpoolError as error:
@@ -195,6 +198,15 @@ class MasterServer:
         if self._snapshots is not None:
             self._snapshots.look()
         self.machine.counts.handling_s.add(self.clock.monotonic() - now)
+
+    def _cannot_be_reached(self, session: int, join: m.JoinSegment) -> bool:
+        """The node is told so: clients of other hosts would only time out on it."""
+        connection = self._sessions[session]
+        why = out_of_reach(join.endpoint.tcp, connection.seen_from)
+        if why:
+            log.warning("node %s is refused: %s", join.endpoint.node, why)
+            connection.send(m.Failure("bad_config", why), 0)
+        return bool(why)
 
     def _fail(self, session: int, request: int, code: str, text: str) -> None:
         failure = m.Failure(code, text)
@@ -254,6 +266,7 @@ class _Connection(asyncio.Protocol):
         )
         self._guard: asyncio.TimerHandle | None = None
         self._peer = ""
+        self.seen_from = ""  # its IP address; empty: it came by the UNIX socket
         self._stranger = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -272,7 +285,7 @@ class _Connection(asyncio.Protocol):
         """False: too many of this address, or too many who have proved nothing yet."""
         server = self.server
         if isinstance(name, tuple):  # a UNIX socket's peer is of this user, and has no address
-            self._peer = str(name[0])
+            self._peer = self.seen_from = str(name[0])
             server.peers[self._peer] += 1
             if server.peers[self._peer] > server.config.connections_per_peer_max:
                 return False

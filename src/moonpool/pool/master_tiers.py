@@ -282,6 +282,7 @@ class Tiering:
             "tier_committed_bytes": sum(one.committed_bytes for one in mine),
             "tier_objects": sum(one.objects for one in mine),
             "tier_reads": books.reads_below,
+            "tier_reads_on": dict(books.reads_on),
             "offload_queue": len(books.fresh),
             "offloaded": self.offloaded,
             "offload_failed": self.offload_failed,

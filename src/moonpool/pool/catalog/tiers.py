@@ -16,6 +16,7 @@ from moonpool.pool.catalog.base import COMMITTED, I32, U8, U64, Bool
 from moonpool.pool.catalog.distinct import distinct
 from moonpool.pool.catalog.segments import Segments
 
+FASTEST_FIRST = ("disk", "remote")  # a reader takes the first of these that has it
 READS_MAX = 255
 WANTED_MAX = 4096
 FRESH_MAX = 65_536
@@ -30,6 +31,7 @@ class TierBooks:
         self.promote_reads = 2
         self.window_s = 60.0
         self.reads_below = 0  # of what had no copy in memory
+        self.reads_on: dict[str, int] = {}  # the same by the fastest medium that had one
         self.write_through = False
         self.fresh: deque[tuple[int, int]] = deque()  # values that are to have a copy below
         self.fresh_skipped = 0
@@ -113,12 +115,20 @@ class TierBooks:
         this = self._reads[0]
         np.add.at(this, rows, (this[rows] < READS_MAX).astype(np.uint8))
         only_below = distinct(rows[~self.in_memory(rows)])
-        self.reads_below += int(np.isin(rows, only_below).sum())
+        self._count_below(rows[np.isin(rows, only_below)])
         if self.promote_reads:
             hot = only_below[self.heat(only_below) >= self.promote_reads]
             for row, sequence in zip(hot.tolist(), table.seq[hot].tolist(), strict=True):
                 if len(self.wanted) < WANTED_MAX:
                     self.wanted[row] = sequence
+
+    def _count_below(self, rows: I32) -> None:
+        self.reads_below += rows.size
+        for medium in FASTEST_FIRST:
+            if rows.size and medium in self._segments.media:
+                here = self.on(rows, medium)
+                self.reads_on[medium] = self.reads_on.get(medium, 0) + int(here.sum())
+                rows = rows[~here]
 
     def _turn(self, now: float) -> None:
         if not self._reads:

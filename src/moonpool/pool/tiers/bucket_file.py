@@ -6,9 +6,11 @@ an open file must not become another file's.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import threading
+from collections.abc import Collection
 from pathlib import Path
 
 from moonpool.pool.tiers.base import Buffer
@@ -115,3 +117,16 @@ class BucketFile:
                 os.close(self._data)
             os.close(self._plain)
             self._plain = self._data = -1
+
+
+def foreign_bytes(directory: Path, own: Collection[Path]) -> int:
+    """Bytes of the files below `directory` that are not among `own`; what goes meanwhile is
+    nothing. Raises OSError for a folder that cannot be read."""
+    total = 0
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = Path(folder, name)
+            if path not in own:
+                with contextlib.suppress(FileNotFoundError):
+                    total += path.lstat().st_size
+    return total

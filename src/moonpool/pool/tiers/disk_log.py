@@ -4,7 +4,8 @@
     erase    removed, into the object's header, then REMOVE into the index: either one suffices
     full     the bucket with least in it is copied out and given up, while that frees something
 
-It must never pass `limit_bytes`, and never give a byte that its CRC does not prove.
+It must never pass `limit_bytes`, and never give a byte that its CRC does not prove. What others
+put into the folder, and what was set aside, counts too: looked at for each new bucket.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from pathlib import Path
 
 from moonpool._core import crc32c
 from moonpool.pool.tiers.base import WHOLE, Buffer, Entry, Status
-from moonpool.pool.tiers.bucket_file import DIRECT_ALIGN, PLAIN_ALIGN, BucketFile
+from moonpool.pool.tiers.bucket_file import DIRECT_ALIGN, PLAIN_ALIGN, BucketFile, foreign_bytes
 from moonpool.pool.tiers.disk_recovery import BUCKET_SUFFIX, Found, bucket_path, recover
-from moonpool.pool.tiers.index_file import flush_folder
+from moonpool.pool.tiers.index_file import INDEX_NAME, flush_folder
 from moonpool.pool.tiers.indexed_store import IndexedStore
 from moonpool.pool.tiers.log_format import (
     BUCKET_MAGIC,
@@ -73,6 +74,7 @@ class DiskLog(IndexedStore):
         super().__init__(directory, sync, boot_id, find)
         self._open_bucket = -1
         self._next_bucket = max(self._index.buckets, default=0) + 1
+        self._foreign_bytes = self._look_for_others()
 
     def usage(self) -> dict[str, int]:
         with self._lock:
@@ -80,6 +82,7 @@ class DiskLog(IndexedStore):
                 "objects": len(self._index.objects),
                 "size_bytes": self._index.size_bytes,
                 "file_bytes": self._taken(),
+                "foreign_bytes": self._foreign_bytes,
                 "limit_bytes": self.limit_bytes,
                 "buckets": len(self._index.buckets),
                 **self.counts,
@@ -123,6 +126,7 @@ class DiskLog(IndexedStore):
         use = self._index.buckets.get(self._open_bucket)
         if use is not None and use.end + length <= self.bucket_bytes:
             return self._open_bucket
+        self._foreign_bytes = self._look_for_others()
         number = self._next_bucket
         self._next_bucket += 1
         file = BucketFile(bucket_path(self._directory, number), self._direct)
@@ -147,7 +151,13 @@ class DiskLog(IndexedStore):
     def _taken(self) -> int:
         """Bytes of all files. Under the lock: an erasure may give a bucket up meanwhile."""
         with self._lock:
-            return self._index.file_bytes + self._log.end
+            return self._index.file_bytes + self._log.end + self._foreign_bytes
+
+    def _look_for_others(self) -> int:
+        """Bytes in the folder that are none of the log's own files."""
+        with self._lock:
+            own = {bucket_path(self._directory, number) for number in self._files}
+        return foreign_bytes(self._directory, own | {self._directory / INDEX_NAME})
 
     def _room_for(self, length: int, limit: int) -> bool:
         """Copies out and gives up buckets until it fits; False when nothing more would come."""
