@@ -37,6 +37,7 @@ HEAVY = {
     "matplotlib",
     "mooncake",
     "nixl",
+    "opentelemetry",
     "redis",
     "rich",
     "safetensors",

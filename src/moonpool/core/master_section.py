@@ -21,6 +21,9 @@ TENANTS = setting(
     "TOML file of the tenants, the same on master and nodes; empty: there are none.",
     env="MOONPOOL_TENANTS",
 )
+TRACING = setting(
+    "Send OpenTelemetry spans of what it does (moonpool[otel]).", env="MOONPOOL_TRACING"
+)
 
 
 class MasterConfig(TlsSection, frozen=True, kw_only=True):
@@ -34,6 +37,7 @@ class MasterConfig(TlsSection, frozen=True, kw_only=True):
     )
     token: Annotated[str, TOKEN] = ""
     tenants: Annotated[str, TENANTS] = ""
+    tracing: Annotated[bool, TRACING] = False
     connections_per_peer_max: Annotated[
         int,
         setting("Connections from one IP address at most.", minimum=1, maximum=65_536),

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from moonpool.core.address import check_master
 from moonpool.core.config import setting
 from moonpool.core.errors import BadConfig
-from moonpool.core.master_section import HOST, TENANTS, TOKEN
+from moonpool.core.master_section import HOST, TENANTS, TOKEN, TRACING
 from moonpool.core.open_door import refuse_open_door
 from moonpool.core.tls_section import TlsSection
 from moonpool.core.units import BYTES_MAX
@@ -73,6 +73,7 @@ class NodeConfig(TlsSection, frozen=True, kw_only=True):
     ] = {}
     token: Annotated[str, TOKEN] = ""
     tenants: Annotated[str, TENANTS] = ""
+    tracing: Annotated[bool, TRACING] = False
     tenant: Annotated[
         str,
         setting(

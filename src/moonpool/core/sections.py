@@ -8,7 +8,7 @@ from moonpool.core.admin_section import AdminConfig
 from moonpool.core.config import Schema, Section, setting
 from moonpool.core.engine_section import EngineConfig
 from moonpool.core.errors import BadConfig, did_you_mean
-from moonpool.core.master_section import HOST, TOKEN
+from moonpool.core.master_section import HOST, TOKEN, TRACING
 from moonpool.core.master_section import MasterConfig as MasterConfig
 from moonpool.core.master_section import PolicyName as PolicyName
 from moonpool.core.node_section import DEFAULT_MASTER as DEFAULT_MASTER
@@ -55,6 +55,7 @@ class ClientConfig(TlsSection, frozen=True, kw_only=True):
         setting("Bytes of open views at most.", unit="bytes", minimum=0, maximum=BYTES_MAX),
     ] = 1 << 30
     verify: Annotated[bool, setting("Check the CRC-32C of every whole object read.")] = True
+    tracing: Annotated[bool, TRACING] = False
     shared_memory: Annotated[
         bool, setting("Map segments of the same host; otherwise their bytes travel over TCP, too.")
     ] = True

@@ -386,10 +386,15 @@ async def connect(
 ) -> AsyncPool:
     """As moonpool.connect, on the running event loop."""
     config = client_config(master, token, timeout_s)
+    face: type[AsyncPool] = AsyncPool
     shell = AsyncShell(config)
+    if config.tracing:
+        from moonpool.pool.tracing_client import TracedAsyncPool, TracedAsyncShell
+
+        face, shell = TracedAsyncPool, TracedAsyncShell(config)
     try:
         await shell.reach(config.timeout_ms / 1000)
     except BaseException:
         await shell.close()
         raise
-    return AsyncPool(shell, config)
+    return face(shell, config)

@@ -31,6 +31,7 @@ from moonpool.pool.client_state import ClientState
 from moonpool.pool.leader import LeaderFinder
 from moonpool.pool.link import CONNECT_S, AsyncLink
 from moonpool.pool.openers import PortOpener
+from moonpool.pool.ports import Outcome
 from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause, RaceAgents
 from moonpool.pool.protocol import Protocol as Dialogue
 from moonpool.pool.protocol_reserve import abort_granted
@@ -63,6 +64,7 @@ class AsyncShell:
         self._linking = asyncio.Lock()
         self._beside: set[asyncio.Task[None]] = set()
         self._closed = False
+        self.agents: Callable[[CallAgents], list[Outcome]] = run_agents
 
     def now(self) -> float:
         return self.clock.monotonic()
@@ -173,7 +175,7 @@ class AsyncShell:
                     effect.meanwhile()
                 return await self._ask(effect.message, deadline)
             case CallAgents():
-                return await self.copy(run_agents, effect)
+                return await self.copy(self.agents, effect)
             case RaceAgents():
                 await self.copy(run_race, effect.race, self.now)
             case Pause():

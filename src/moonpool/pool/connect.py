@@ -36,25 +36,41 @@ def connect(
     `moonpool config`). Raises Unreachable, Refused, ProtocolMismatch, BadConfig.
     """
     config = client_config(master=master, token=token, timeout_s=timeout_s)
-    shell = BlockingShell(config)
+    shell = _shell_of(config)
     try:
         shell.connect(config.timeout_ms / 1000)
     except BaseException:
         shell.close()
         raise
-    return Pool(shell, config)
+    return _pool_of(shell, config)
+
+
+def _shell_of(config: ClientConfig) -> BlockingShell:
+    if not config.tracing:
+        return BlockingShell(config)
+    from moonpool.pool.tracing_client import TracedShell
+
+    return TracedShell(config)
+
+
+def _pool_of(shell: BlockingShell, config: ClientConfig) -> Pool:
+    if not config.tracing:
+        return Pool(shell, config)
+    from moonpool.pool.tracing_client import TracedPool
+
+    return TracedPool(shell, config)
 
 
 def connect_or_later(master: str | None = None) -> tuple[Pool, str]:
     """The same where the master may not be there yet: its calls fail until it is. And why it could
     not be reached, "" if it was. Raises Refused, ProtocolMismatch, BadConfig."""
     config = client_config(master=master)
-    shell = BlockingShell(config)
+    shell = _shell_of(config)
     try:
         shell.connect(config.timeout_ms / 1000)
     except (Unreachable, DeadlineExceeded) as error:
-        return Pool(shell, config), str(error)
+        return _pool_of(shell, config), str(error)
     except BaseException:
         shell.close()
         raise
-    return Pool(shell, config), ""
+    return _pool_of(shell, config), ""

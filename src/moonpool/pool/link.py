@@ -34,6 +34,8 @@ CONNECT_S = 2.0
 PAUSE_BYTES = 4 << 20  # so much not yet taken by the master: what can wait does
 UNSENT_MAX = 2 * MAX_FRAME  # a master that does not read is left beyond this
 UNIX_S = 0.5  # for the whole of it: whoever hangs there costs no more
+Encode = Callable[[m.Message, int, int, int], bytes]
+"""Message, number, time left in ms, version."""
 
 
 def _handshake(token: str, role: Role, name: str) -> ClientHandshake:
@@ -90,6 +92,7 @@ class BlockingLink:
         self._next = 1
         self.address = address
         self.version = m.PROTOCOL_VERSION  # of messages, as agreed
+        self.encode: Encode = m.encode
         self.over: Literal["tcp", "unix"] = "tcp"
         host, port, _ = parse_address(address)
         left = min(CONNECT_S, deadline.check(self._clock.monotonic(), f"connect to {address}"))
@@ -166,7 +169,7 @@ class BlockingLink:
         self._next += 1
         left = deadline.left_ms(self._clock.monotonic())
         try:
-            self._stream.send(MESSAGE, m.encode(message, number, left, self.version), deadline)
+            self._stream.send(MESSAGE, self.encode(message, number, left, self.version), deadline)
             if meanwhile is not None:
                 meanwhile()
             envelope = decode_message(self._stream.recv(deadline), self.version)
@@ -210,6 +213,7 @@ class AsyncLink(asyncio.Protocol):
         self._next = 1
         self.address = ""
         self.version = m.PROTOCOL_VERSION  # of messages, as agreed
+        self.encode: Encode = m.encode
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
         self.lost: asyncio.Future[None] = loop.create_future()
@@ -278,7 +282,7 @@ class AsyncLink(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             raise Closed("the connection to the master is closed")
         self._transport.write(
-            encode_frame(MESSAGE, m.encode(message, number, left_ms, self.version))
+            encode_frame(MESSAGE, self.encode(message, number, left_ms, self.version))
         )
         if self._transport.get_write_buffer_size() > UNSENT_MAX:
             self.abort(f"the master at {self.address} does not read")

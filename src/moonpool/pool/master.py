@@ -376,10 +376,18 @@ class _Connection(asyncio.Protocol):
             self.abort()
 
 
+def _server_of(config: MasterConfig) -> MasterServer:
+    if not config.tracing:
+        return MasterServer(config)
+    from moonpool.pool.tracing_server import TracedMaster
+
+    return TracedMaster(config)
+
+
 async def serve(config: MasterConfig, ready: Callable[[str], None]) -> None:
     """Run until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
-    server = MasterServer(config)
+    server = _server_of(config)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.end)
     ready(await server.start())

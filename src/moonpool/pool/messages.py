@@ -135,6 +135,18 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     id: int
     deadline_ms: int  # time left, 0: the server's default
     body: Message
+    trace: bytes = b""
+    """The W3C traceparent of the span that asks, where the sender traces. Empty, it is left out;
+    who knows nothing of it passes over it: no new version."""
+
+
+class _Untraced(msgspec.Struct, array_like=True, frozen=True):
+    """An envelope as it is sent by all others."""
+
+    version: int
+    id: int
+    deadline_ms: int
+    body: Message
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -142,9 +154,15 @@ _decoder = msgspec.msgpack.Decoder(Envelope)
 
 
 def encode(
-    body: Message, request_id: int, deadline_ms: int = 0, version: int = PROTOCOL_VERSION
+    body: Message,
+    request_id: int,
+    deadline_ms: int = 0,
+    version: int = PROTOCOL_VERSION,
+    trace: bytes = b"",
 ) -> bytes:
-    return _encoder.encode(Envelope(version, request_id, deadline_ms, body))
+    if trace:
+        return _encoder.encode(Envelope(version, request_id, deadline_ms, body, trace))
+    return _encoder.encode(_Untraced(version, request_id, deadline_ms, body))
 
 
 def decode(frame: bytes | memoryview) -> Envelope:

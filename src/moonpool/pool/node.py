@@ -195,9 +195,17 @@ class NodeServer:
             link.tell(keep(agent, order, data))
 
 
+def _server_of(config: NodeConfig) -> NodeServer:
+    if not config.tracing:
+        return NodeServer(config)
+    from moonpool.pool.tracing_server import TracedNode
+
+    return TracedNode(config)
+
+
 async def serve(config: NodeConfig, ready: Callable[[NodeServer], None]) -> None:
     """Run until SIGTERM or SIGINT."""
-    node = NodeServer(config)
+    node = _server_of(config)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, node.stop)

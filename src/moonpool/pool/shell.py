@@ -71,6 +71,7 @@ class BlockingShell:
         self._closed = False
         self._pid = os.getpid()
         self._away_since: float | None = None
+        self.agents: Callable[[CallAgents], list[Outcome]] = run_agents
 
     def now(self) -> float:
         return self.clock.monotonic()
@@ -209,7 +210,7 @@ class _Call:
             case CallMaster():
                 return self._ask(effect)
             case CallAgents():
-                return run_agents(effect)
+                return self._shell.agents(effect)
             case RaceAgents():
                 run_race(effect.race, self._shell.now)
             case Pause():
