@@ -18,7 +18,7 @@ NUMBERS = (
 ).split()
 
 
-def tests_of(row: re.Match[str]) -> list[tuple[str, str]]:
+def named_in(row: re.Match[str]) -> list[tuple[str, str]]:
     return TEST.findall(row[3])
 
 
@@ -31,8 +31,8 @@ def test_every_scenario_has_a_row_or_a_reason() -> None:
 
 @pytest.mark.parametrize("row", list(ROW.finditer(PAGE)), ids=lambda row: row[1])
 def test_each_test_that_is_named_is_there(row: re.Match[str]) -> None:
-    assert tests_of(row) and row[3].count("`") == 2 * len(tests_of(row)), row[3]
-    for name, test in tests_of(row):
+    assert named_in(row) and row[3].count("`") == 2 * len(named_in(row)), row[3]
+    for name, test in named_in(row):
         source = (ROOT / "tests" / name).read_text(encoding="utf-8")
         start = "async def|def" if test.startswith("test_") else "class"
         defined = re.search(rf"^(?:{start}) {test}\b|^{test} = ", source, re.MULTILINE)

@@ -17,6 +17,7 @@ from tests.tree import ROOT
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SAYS = {
     "layers.py": "decode: layer 5 is here",
+    "plain_client.py": "removed: its slot answers nothing any more",
     "prompt_cache.py": "follow-up of it: 9 of 14 blocks were there already",
     "two_processes.py": "reader: two-processes/7 read in place",
 }

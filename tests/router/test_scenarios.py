@@ -40,7 +40,7 @@ def test_the_second_half_of_a_prompt_is_no_prefix() -> None:
     holds(brain, "n1", first)
     holds(brain, "n2", second)
     decision = brain.decide(ask(np.concatenate([second, first])), 0.0)
-    hits = {score.target.worker: score.hit_tokens for score in decision.scores}
+    hits = {score.worker: score.hit_tokens for score in decision.scores}
     assert hits == {"n1": 0, "n2": BLOCK}
 
 
