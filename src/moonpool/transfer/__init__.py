@@ -25,6 +25,7 @@ from moonpool.transfer.sim_link import SimEvent, SimLink
 from moonpool.transfer.staging import Staging
 from moonpool.transfer.topology import Location, Topology, discover
 from moonpool.transfer.view import View
+from moonpool.transfer.vram_segment import VramSegment
 
 __all__ = [
     "BlockStatus",
@@ -59,6 +60,7 @@ __all__ = [
     "Transfer",
     "Transport",
     "View",
+    "VramSegment",
     "discover",
     "map_segment",
 ]

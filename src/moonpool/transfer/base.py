@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from moonpool.transfer.file_segment import FileSegment
     from moonpool.transfer.op import Op
     from moonpool.transfer.segment import RemoteSegment, Segment
+    from moonpool.transfer.vram_segment import VramSegment
 
 U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
@@ -103,10 +104,10 @@ class Reuse:
 class Transfer(NamedTuple):
     """One checked request: what a transport is asked to move.
 
-    `remote` is a Segment or FileSegment of this process, or a peer's. Offsets and lengths are
-    u64[n], in bytes, contiguous and inside both; `nbytes` sums the lengths. `deadline_s` is a
-    moment on the engine's monotonic clock. Transports that let ops wait take the higher `priority`
-    first, then the earlier deadline. With `reuse` it is one of many posts of the same lists: of
+    `remote` is a Segment, FileSegment or VramSegment of this process, or a peer's. Offsets and
+    lengths are u64[n], in bytes, contiguous and inside both; `nbytes` sums the lengths.
+    `deadline_s` is a moment on the engine's monotonic clock. Transports that let ops wait take the
+    higher `priority` first, then the earlier deadline. With `reuse` it is one of many posts of the same lists: of
     all, or of those at `positions`. `notify` is what the engine tells the peer afterwards; to
     transports it means nothing.
     """
@@ -114,7 +115,7 @@ class Transfer(NamedTuple):
     kind: str  # "read" or "write"
     local: "Segment"
     local_offsets: U64
-    remote: "RemoteSegment | Segment | FileSegment"
+    remote: "RemoteSegment | Segment | FileSegment | VramSegment"
     remote_offsets: U64
     lengths: U64
     nbytes: int

@@ -6,11 +6,12 @@ from typing import Final, NamedTuple
 
 class CostClass(StrEnum):
     """DRAM: this host's memory. CXL: memory behind a CXL link or a dax device, shared or not.
-    FILE: the page cache of a mapped file, or blocks of a file."""
+    FILE: the page cache of a mapped file, or blocks of a file. VRAM: a device's memory."""
 
     DRAM = "dram"
     CXL = "cxl"
     FILE = "file"
+    VRAM = "vram"
 
 
 class MediumCost(NamedTuple):
@@ -24,4 +25,5 @@ MEDIUM_COSTS: Final = {
     CostClass.DRAM: MediumCost(0.0, 0.0),
     CostClass.CXL: MediumCost(0.3, 0.05),
     CostClass.FILE: MediumCost(1.0, 0.2),
+    CostClass.VRAM: MediumCost(2.0, 0.0),
 }

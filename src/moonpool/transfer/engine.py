@@ -45,6 +45,7 @@ from moonpool.transfer.request import (
 from moonpool.transfer.segment import Segment
 from moonpool.transfer.shm import ShmTransport
 from moonpool.transfer.tcp import CompletionPump, TcpTransport
+from moonpool.transfer.vram_segment import VramSegment
 
 # How long a connect waits for rails beside the first one; they may come later, too.
 _DIAL_S = 0.25
@@ -80,6 +81,7 @@ class Engine(OwnSegments, PeerCalls):
         self._lock = threading.RLock()
         self._peers: list[Peer] = []
         self._files: list[FileSegment] = []
+        self._vram: list[VramSegment] = []
         self._tally = Tally()
         self.heartbeat_s = self.config.heartbeat_ms / 1000
         self.patience_s = self.config.hang_ms / 1000 - 2 * self.heartbeat_s
@@ -293,7 +295,7 @@ class Engine(OwnSegments, PeerCalls):
         for peer in peers:
             peer.close()
         self._registry.close()
-        self._close_files()
+        self._close_own()
         self._transports["local"].close()
         self._endpoint.close()
         self._transports["tcp"].close()

@@ -7,8 +7,9 @@ from moonpool.transfer.file_segment import FileSegment
 from moonpool.transfer.layout import Layout
 from moonpool.transfer.segment import RemoteSegment, Segment
 from moonpool.transfer.topology import UNKNOWN_NODE
+from moonpool.transfer.vram_segment import VramSegment
 
-TRANSPORTS: Final = ("local", "shm", "nixl", "tcp", "file")
+TRANSPORTS: Final = ("local", "shm", "nixl", "tcp", "file", "vram")
 
 # Rough costs: microseconds a call and a block, seconds a GB.
 _COSTS: Final = {
@@ -17,10 +18,11 @@ _COSTS: Final = {
     "nixl": (15.0, 1.0, 0.35),
     "tcp": (12.0, 1.3, 0.33),
     "file": (5.0, 1.0, 0.3),
+    "vram": (20.0, 2.0, 0.1),
 }
 
 
-AnySegment = RemoteSegment | Segment | FileSegment
+AnySegment = RemoteSegment | Segment | FileSegment | VramSegment
 
 
 class Choice(NamedTuple):
@@ -84,13 +86,19 @@ def _rails(segment: RemoteSegment, tcp: Choice, near_node: int) -> list[Choice]:
     return choices
 
 
-def own_transport(segment: Segment | FileSegment) -> str:
+def own_transport(segment: Segment | FileSegment | VramSegment) -> str:
     """The one transport that reaches a segment of this process."""
+    if isinstance(segment, VramSegment):
+        return "vram"
     return "file" if isinstance(segment, FileSegment) else "local"
 
 
 def reasons(segment: AnySegment) -> dict[str, str]:
     """Per transport that comes into question, why it can or cannot reach `segment`."""
+    if isinstance(segment, VramSegment):
+        other = "the segment is a device's memory"
+        why = {"local": other, "shm": other, "tcp": other, "nixl": other}
+        return why | {"vram": f"memory of {segment.device.name} that this process has"}
     if isinstance(segment, FileSegment):
         other = "the segment is a file"
         why = {"local": other, "shm": other, "tcp": other, "file": "a file this process opened"}

@@ -16,8 +16,9 @@ from moonpool.transfer.base import U64, Blocks
 if TYPE_CHECKING:
     from moonpool.transfer.file_segment import FileSegment
     from moonpool.transfer.segment import RemoteSegment, Segment
+    from moonpool.transfer.vram_segment import VramSegment
 
-    AnySegment: TypeAlias = Segment | RemoteSegment | FileSegment
+    AnySegment: TypeAlias = Segment | RemoteSegment | FileSegment | VramSegment
 
 _U64_ONE = np.ones(1, dtype=np.uint64)
 

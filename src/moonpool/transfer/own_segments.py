@@ -1,7 +1,9 @@
-"""The calls of an engine that give it segments without a peer: mapped devices, and files."""
+"""The calls of an engine that give it segments without a peer: mapped devices, files, and
+device memory."""
 
 import os
 import threading
+from typing import Any
 
 from moonpool.core.sections import TransferConfig
 from moonpool.transfer.base import Transport
@@ -11,6 +13,8 @@ from moonpool.transfer.file import FileTransport
 from moonpool.transfer.file_segment import FileSegment
 from moonpool.transfer.flush import FlushHook
 from moonpool.transfer.registry import Registry
+from moonpool.transfer.vram import TorchVram, VramTransport
+from moonpool.transfer.vram_segment import VramDevice, VramSegment, checked_size
 
 
 class OwnSegments:
@@ -21,6 +25,7 @@ class OwnSegments:
     _registry: Registry
     _transports: dict[str, Transport]
     _files: list[FileSegment]
+    _vram: list[VramSegment]
 
     def map(
         self,
@@ -78,15 +83,52 @@ class OwnSegments:
             self._files.append(segment)
             return segment
 
+    def vram(
+        self,
+        memory: Any,
+        *,
+        device: VramDevice | str = "cuda",
+        name: str = "",
+        writable: bool = True,
+    ) -> VramSegment:
+        """Memory of a device whose blocks read() and write() move, by copies on the stream that is
+        current where they are called.
+
+        `memory` is a size in bytes, or a contiguous tensor of torch or DLPack, used in place.
+        Peers do not see it; it is closed with the engine at the latest. Raises BadInput,
+        MissingExtra where there is no torch or no such device.
+        """
+        driver = TorchVram(device) if isinstance(device, str) else device
+        if isinstance(memory, int):
+            nbytes = checked_size(memory)
+            bytes_ = driver.allocate(nbytes)
+        else:
+            bytes_ = driver.adopt(memory)
+            nbytes = int(bytes_.nbytes)
+        with self._lock:
+            self._require_open()
+            if "vram" not in self._transports:
+                self._transports["vram"] = VramTransport(self.config.queue_ops_max)
+            segment = VramSegment(
+                driver, bytes_, nbytes, name=name, writable=writable, on_close=self._forget_vram
+            )
+            self._vram.append(segment)
+            return segment
+
+    def _forget_vram(self, segment: VramSegment) -> None:
+        with self._lock:
+            self._vram.remove(segment)
+
     def _forget_file(self, segment: FileSegment) -> None:
         with self._lock:
             self._files.remove(segment)
 
-    def _close_files(self) -> None:
-        for segment in list(self._files):
+    def _close_own(self) -> None:
+        for segment in [*self._files, *self._vram]:
             segment.close()
-        if "file" in self._transports:
-            self._transports["file"].close()
+        for name in ("file", "vram"):
+            if name in self._transports:
+                self._transports[name].close()
 
     def _require_open(self) -> None:
         raise NotImplementedError

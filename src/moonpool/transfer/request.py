@@ -10,15 +10,17 @@ from moonpool.transfer.base import Blocks, Transfer
 from moonpool.transfer.file_segment import FileSegment
 from moonpool.transfer.layout import Layout, resolve
 from moonpool.transfer.segment import RemoteSegment, Segment
+from moonpool.transfer.vram_segment import VramSegment
 
 DEADLINE_MAX_S: Final = 3600.0
 PRIORITY_MAX: Final = 1000
 
-_SEGMENTS = (Segment, RemoteSegment, FileSegment)
+_SEGMENTS = (Segment, RemoteSegment, FileSegment, VramSegment)
 
 LocalTarget = Layout | Segment
-Target = Layout | RemoteSegment | Segment | FileSegment
-_AnySegment = Segment | RemoteSegment | FileSegment
+Target = Layout | RemoteSegment | Segment | FileSegment | VramSegment
+_AnySegment = Segment | RemoteSegment | FileSegment | VramSegment
+_WHOSE = {FileSegment: "a file", VramSegment: "a device's"}
 
 
 def checked_transfer(
@@ -33,7 +35,7 @@ def checked_transfer(
     """The request with all ids resolved; `deadline_s` counts from now. Raises BadInput, Closed."""
     near_segment, far_segment = _segment_of(local), _segment_of(remote)
     if not isinstance(near_segment, Segment):
-        whose = "a file" if isinstance(near_segment, FileSegment) else "a peer's"
+        whose = _WHOSE.get(type(near_segment), "a peer's")
         raise BadInput(f"{near_segment!r} is {whose}; the local end must be our own memory")
     _check_ends(kind, near_segment, far_segment)
     _check_planes(local, remote)
