@@ -1,5 +1,6 @@
 """`moonpool admin`, `top` and `explain`, and the page that `up` brings."""
 
+import io
 import json
 import os
 import signal
@@ -105,3 +106,18 @@ def test_explain(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "told", "--master", address, "--json"]) == 1
     story = json.loads(capsys.readouterr().out)
     assert [event["kind"] for event in story["events"]] == ["put", "remove"]
+
+
+def test_explain_of_a_requests_keys(
+    address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with moonpool.connect(address) as pool:
+        pool.put_many(["b0", "b1"], [b"x", b"y"])
+    assert main(["explain", "b0", "b1", "--master", address]) == 0
+    assert "all 2 blocks are readable" in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", io.StringIO("b0\nb1\nb2\n"))
+    assert main(["explain", "-", "--master", address]) == 1
+    said = capsys.readouterr().out
+    assert "2 of 3 blocks lead; block 2 (b2) is a miss" in said
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main(["explain", "-", "--master", address]) == 2

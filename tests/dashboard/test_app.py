@@ -114,6 +114,31 @@ async def test_listing(http: httpx.AsyncClient, pool: AsyncPool) -> None:
     assert (await http.get("/v1/objects", params={"limit": "x"})).status_code == 400
 
 
+async def test_a_listing_is_followed_page_by_page(http: httpx.AsyncClient, pool: AsyncPool) -> None:
+    keys = [f"page/{i}" for i in range(25)]
+    await pool.put_many([*keys, "other"], [b"x"] * 26)
+    found: list[str] = []
+    ask = {"prefix": "page/", "limit": 10}
+    pages = 0
+    while True:
+        pages += 1
+        told = (await http.get("/v1/objects", params=ask)).json()
+        assert len(told["objects"]) <= 10
+        found += [one["key"] for one in told["objects"]]
+        if not told["more"]:
+            break
+        ask["cursor"] = told["next_cursor"]
+    assert sorted(found) == sorted(keys) and pages >= 3
+    assert (await http.get("/v1/objects", params={"cursor": "-1"})).status_code == 400
+
+
+async def test_a_request_is_explained(http: httpx.AsyncClient, pool: AsyncPool) -> None:
+    await pool.put("first", b"x")
+    told = (await http.get("/v1/explain?key=first&key=second")).json()
+    assert (told["hits"], told["first_miss"]["key"]) == (1, "second")
+    assert (await http.get("/v1/explain")).status_code == 400
+
+
 async def test_events_can_be_followed(http: httpx.AsyncClient, pool: AsyncPool) -> None:
     start = (await http.get("/v1/events")).json()
     position = {"term": start["term"], "sequence": start["next_sequence"]}

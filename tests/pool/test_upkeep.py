@@ -121,6 +121,7 @@ def test_the_awaitable_twins(rig: Rig) -> None:
             await pool.put("t/1.tmp", VALUE)
             assert await pool.get_range("t/1.tmp", 5, 6) == VALUE[5:11]
             assert await pool.get_range("absent", 0, 1, verify=True) is None
+            assert [one.key for one in (await pool.list_page("t/")).objects] == [b"t/1.tmp"]
             assert (await pool.remove_where(suffix="1.tmp")).objects == 1
             assert not await pool.exists("t/1.tmp")
             assert await pool.drain(rig.nodes[0].name, stop=True) >= 0
@@ -128,3 +129,24 @@ def test_the_awaitable_twins(rig: Rig) -> None:
             await pool.close()
 
     asyncio.run(use())
+
+
+def test_a_listing_in_pages_has_each_object_once_whatever_comes_meanwhile(
+    pool: moonpool.Pool,
+) -> None:
+    pool.put_many([f"p/{i}" for i in range(300)], [b"x"] * 300)
+    pool.put("other", b"x")
+    found: list[bytes] = []
+    cursor: int | None = 0
+    while cursor is not None:
+        page = pool.list_page("p/", cursor=cursor, limit=7)
+        assert len(page.objects) <= 7
+        found += [one.key for one in page.objects]
+        cursor = page.cursor
+        pool.put(f"p/late{len(found)}", b"y")
+        pool.remove(f"p/late{len(found) - 20}")
+    known = [key for key in found if not key.startswith(b"p/late")]
+    assert sorted(known) == sorted(b"p/%d" % i for i in range(300))
+    for wrong in ({"cursor": -1}, {"limit": 0}):
+        with pytest.raises(BadSize):
+            pool.list_page("p/", **wrong)  # type: ignore[arg-type]

@@ -1,9 +1,10 @@
-"""`moonpool explain`: where a key lies, or why it is a miss."""
+"""`moonpool explain`: where a key lies, or why it is a miss; how far a request's keys reach."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from typing import Any
 
 from moonpool.cli.client import add_client_options
@@ -11,21 +12,33 @@ from moonpool.cli.options import load_settings
 from moonpool.cli.output import Output
 from moonpool.cli.parser import EXIT_FAILED, EXIT_OK
 from moonpool.cli.tables import table_text
+from moonpool.core.errors import BadInput
 from moonpool.core.sections import ClientConfig
 
 EXAMPLES = (
     "moonpool explain greeting          # who holds it, or what became of it",
     "moonpool explain greeting --json   # with its events",
+    "moonpool explain b0 b1 b2          # a request's blocks in order: where its hits end, and why",
+    "moonpool explain - < keys.txt      # the same, one key a line",
 )
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("key", metavar="KEY", help="the key of an object")
+    parser.add_argument(
+        "keys",
+        metavar="KEY",
+        nargs="+",
+        help="the key of an object; several: those of one request; - reads them from stdin",
+    )
     add_client_options(parser)
 
 
 def run(args: argparse.Namespace, output: Output) -> int:
-    story = asyncio.run(_ask(args))
+    keys = _keys(args.keys)
+    story = asyncio.run(_ask(args, keys))
+    if len(keys) > 1:
+        output.result(story, str(story["because"]))
+        return EXIT_OK if story["readable"] else EXIT_FAILED
     events = [(one["at"], one["kind"], one["node"], one["size"]) for one in story["events"]]
     text = f"{story['key']}: {story['because']}"
     if events:
@@ -34,11 +47,21 @@ def run(args: argparse.Namespace, output: Output) -> int:
     return EXIT_OK if story["readable"] else EXIT_FAILED
 
 
-async def _ask(args: argparse.Namespace) -> dict[str, Any]:
-    from moonpool.dashboard.story import explain_key
+def _keys(words: list[str]) -> list[str]:
+    if words == ["-"]:
+        words = sys.stdin.read().split()
+    if not words:
+        raise BadInput("no key came on stdin; write one a line")
+    return words
+
+
+async def _ask(args: argparse.Namespace, keys: list[str]) -> dict[str, Any]:
+    from moonpool.dashboard.story import explain_key, explain_request
     from moonpool.pool.aio import connect
 
     config = load_settings(args, ClientConfig).value
     timeout_s = config.timeout_ms / 1000
     async with await connect(config.master, token=config.token, timeout_s=timeout_s) as pool:
-        return await explain_key(pool, args.key.encode())
+        if len(keys) > 1:
+            return await explain_request(pool, [key.encode() for key in keys])
+        return await explain_key(pool, keys[0].encode())

@@ -14,7 +14,7 @@ from moonpool.core.errors import BadInput, MoonpoolError, missing_extra
 from moonpool.dashboard.metrics import metrics_page
 from moonpool.dashboard.objects import Objects, status_of
 from moonpool.dashboard.openapi import description
-from moonpool.dashboard.story import explain_key
+from moonpool.dashboard.story import explain_key, explain_request
 from moonpool.dashboard.tasks import TaskRoutes
 from moonpool.dashboard.watch import Watch
 from moonpool.pool.aio import AsyncPool
@@ -68,6 +68,7 @@ class Admin:
             Route("/v1/objects/{key:path}", self._objects.handle, methods=_OBJECT_METHODS),
             Route("/v1/tasks", self._tasks.all, methods=["GET", "POST"]),
             Route("/v1/tasks/{id}", self._tasks.one, methods=["GET", "DELETE"]),
+            Route("/v1/explain", self._explain_request),
             Route("/v1/explain/{key:path}", self._explain),
         ]
         return Starlette(
@@ -143,16 +144,29 @@ class Admin:
         )
 
     async def _list(self, request: Request) -> Response:
-        limit = min(_number(request.query_params, "limit", 1000), LIST_MAX)
+        query = request.query_params
+        limit = max(1, min(_number(query, "limit", 1000), LIST_MAX))
         found: list[dict[str, Any]] = []
-        async for one in self._pool.list(request.query_params.get("prefix", "")):
-            if len(found) == limit:
-                return _json({"objects": found, "more": True})
-            found.append({"key": _text(one.key), "size": one.size, "replicas": one.replicas})
-        return _json({"objects": found, "more": False})
+        cursor: int | None = _number(query, "cursor", 0)
+        while cursor is not None and len(found) < limit:
+            page = await self._pool.list_page(
+                query.get("prefix", ""), cursor=cursor, limit=limit - len(found)
+            )
+            found += [
+                {"key": _text(one.key), "size": one.size, "replicas": one.replicas}
+                for one in page.objects
+            ]
+            cursor = page.cursor
+        return _json({"objects": found, "more": cursor is not None, "next_cursor": cursor})
 
     async def _explain(self, request: Request) -> Response:
         return _json(await explain_key(self._pool, request.path_params["key"].encode()))
+
+    async def _explain_request(self, request: Request) -> Response:
+        keys = [key.encode() for key in request.query_params.getlist("key")]
+        if not keys:
+            raise BadInput("name the request's keys in order: ?key=FIRST&key=SECOND")
+        return _json(await explain_request(self._pool, keys))
 
 
 class _Guard:

@@ -86,6 +86,7 @@ _PATHS: Final[dict[str, Any]] = {
             "Keys, sizes and copies.",
             _query("prefix", "string", "Only keys that begin so."),
             _query("limit", "integer", "At most so many."),
+            _query("cursor", "integer", "Where to go on: `next_cursor` of the page before."),
         )
     },
     "/v1/objects/{key}": {
@@ -115,6 +116,12 @@ _PATHS: Final[dict[str, Any]] = {
     "/v1/tasks/{id}": {
         "get": _ask("How far it is, and what became of each key.", _TASK_ID),
         "delete": _ask("Cancel it; what was done stays.", _TASK_ID),
+    },
+    "/v1/explain": {
+        "get": _ask(
+            "How far a request's prefix reaches, and why it ends there.",
+            _query("key", "string", "Its keys in order, one parameter each."),
+        )
     },
     "/v1/explain/{key}": {"get": _ask("Where it lies, or why it is a miss.", _KEY)},
 }

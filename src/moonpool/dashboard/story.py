@@ -37,6 +37,31 @@ async def explain_key(pool: AsyncPool, key: bytes) -> dict[str, Any]:
     }
 
 
+async def explain_request(pool: AsyncPool, keys: list[bytes]) -> dict[str, Any]:
+    """Of a request, its keys in the order of its blocks: how many lead, and the story of the first
+    that does not. Raises MoonpoolError."""
+    matched = await pool.match_prefix(keys)
+    count = matched.count
+    there = await pool.exists(keys)
+    story: dict[str, Any] = {
+        "blocks": len(keys),
+        "hits": count,
+        "nodes": matched.nodes,
+        "behind_the_gap": sum(there[count:]),
+        "readable": count == len(keys),
+        "because": f"all {len(keys)} blocks are readable",
+        "first_miss": None,
+    }
+    if count < len(keys):
+        first = await explain_key(pool, keys[count])
+        story["first_miss"] = first
+        story["because"] = (
+            f"{count} of {len(keys)} blocks lead; block {count} ({first['key']}) is a miss: "
+            f"{first['because']}"
+        )
+    return story
+
+
 async def _events_of(
     pool: AsyncPool, key: bytes, position: tuple[int, int]
 ) -> list[dict[str, Any]]:

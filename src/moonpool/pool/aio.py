@@ -19,6 +19,7 @@ from moonpool.pool.aio_sessions import (
 )
 from moonpool.pool.aio_shell import AsyncShell
 from moonpool.pool.aio_tasks import AsyncTaskCalls
+from moonpool.pool.aio_upkeep import AsyncUpkeep
 from moonpool.pool.connect import client_config
 from moonpool.pool.inputs import (
     Key,
@@ -32,7 +33,6 @@ from moonpool.pool.inputs import (
     as_prefix,
     as_sizes,
     as_targets,
-    as_where,
 )
 from moonpool.pool.operations import EventBatch
 from moonpool.pool.pins import PinBudget
@@ -52,7 +52,6 @@ from moonpool.pool.results import (
     PrefixMatch,
     PutResult,
     PutResults,
-    RemovedWhere,
     RemoveStatus,
     RemoveStatuses,
 )
@@ -62,7 +61,7 @@ from moonpool.pool.view import View, copied_view, pinned_view
 T = TypeVar("T")
 
 
-class AsyncPool(AsyncTaskCalls):
+class AsyncPool(AsyncTaskCalls, AsyncUpkeep):
     """The awaitable twin of Pool; see there for what each call does."""
 
     def __init__(self, shell: AsyncShell, config: ClientConfig) -> None:
@@ -272,26 +271,6 @@ class AsyncPool(AsyncTaskCalls):
             lambda context: get_range(context, named, start, length, verify), timeout_s
         )
         return answer.data if isinstance(answer, Hit) else None
-
-    async def remove_where(
-        self,
-        *,
-        prefix: Key = b"",
-        contains: Key = b"",
-        suffix: Key = b"",
-        min_bytes: int = 0,
-        max_bytes: int | None = None,
-        dry_run: bool = False,
-        timeout_s: float | None = None,
-    ) -> RemovedWhere:
-        where = as_where(prefix, contains, suffix, min_bytes, max_bytes, dry_run)
-        wait_s = self._timeout_s if timeout_s is None else timeout_s
-        return await self._run(
-            lambda context: operations.remove_where(context, where, wait_s), timeout_s
-        )
-
-    async def drain(self, node: str, *, stop: bool = False, timeout_s: float | None = None) -> int:
-        return await self._run(lambda context: operations.drain(context, node, stop), timeout_s)
 
     async def stat(self, *, timeout_s: float | None = None) -> dict[str, object]:
         return await self._run(operations.stat, timeout_s)

@@ -136,6 +136,13 @@ class ObjectInfo(NamedTuple):
     replicas: int
 
 
+class ObjectPage(NamedTuple):
+    """Some of a listing; `cursor` None: there is no more."""
+
+    objects: list[ObjectInfo]
+    cursor: int | None
+
+
 class TaskOutcome(StrEnum):
     """What became of one key of a task."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from moonpool.pool import operations
-from moonpool.pool.inputs import Key, as_where
-from moonpool.pool.results import RemovedWhere
+from moonpool.pool.inputs import Key, as_count, as_prefix, as_where
+from moonpool.pool.results import ObjectPage, RemovedWhere
 from moonpool.pool.shell import Shell
 from moonpool.pool.tasks import TaskCalls
+
+PAGE = 1000
 
 
 class Upkeep(TaskCalls):
@@ -45,3 +47,25 @@ class Upkeep(TaskCalls):
         return self._shell.run(
             lambda context: operations.remove_where(context, where, timeout), timeout
         )
+
+    def list_page(
+        self,
+        prefix: Key = b"",
+        *,
+        cursor: int = 0,
+        limit: int = PAGE,
+        timeout_s: float | None = None,
+    ) -> ObjectPage:
+        """A page of `list`: about `limit` objects at most, and the cursor of the next page, None
+        at the end. A page may be short, or empty, and another one follow. What is there all the
+        time is on one page; what comes or goes meanwhile may or may not show.
+
+        A cursor is good for as long as the master is; to another one it is just a place to begin.
+        """
+        encoded, at = as_prefix(prefix), as_count(cursor, "cursor")
+        count = as_count(limit, "limit", low=1)
+        objects, following = self._shell.run(
+            lambda context: operations.list_objects(context, encoded, at, count),
+            self._timeout_s if timeout_s is None else timeout_s,
+        )
+        return ObjectPage(objects, following if following >= 0 else None)

@@ -107,9 +107,9 @@ class Transfer(NamedTuple):
     `remote` is a Segment, FileSegment or VramSegment of this process, or a peer's. Offsets and
     lengths are u64[n], in bytes, contiguous and inside both; `nbytes` sums the lengths.
     `deadline_s` is a moment on the engine's monotonic clock. Transports that let ops wait take the
-    higher `priority` first, then the earlier deadline. With `reuse` it is one of many posts of the same lists: of
-    all, or of those at `positions`. `notify` is what the engine tells the peer afterwards; to
-    transports it means nothing.
+    higher `priority` first, then the earlier deadline. With `reuse` it is one of many posts of the
+    same lists: of all, or of those at `positions`. `notify` is what the engine tells the peer
+    afterwards; to transports it means nothing.
     """
 
     kind: str  # "read" or "write"
