@@ -1,11 +1,17 @@
 """`moonpool admin`, `top` and `explain`, and the page that `up` brings."""
 
+import contextlib
+import fcntl
 import io
 import json
 import os
+import pty
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,6 +101,32 @@ def test_top_once(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     record = json.loads(capsys.readouterr().out)
     assert record["unready"] == "" and record["objects"] >= 1
     assert main(["top", "--every", "0", "--master", address]) == 2
+
+
+def test_top_on_a_terminal_is_drawn_until_ctrl_c(address: str) -> None:
+    """A terminal of its own: what is drawn is read from the other end."""
+    with moonpool.connect(address) as pool:
+        pool.put("drawn", b"x")
+    here, there = pty.openpty()
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    command = [sys.executable, "-m", "moonpool", "top", "--every", "0.1", "--master", address]
+    environment = {**os.environ, "TERM": "xterm"}
+    process = subprocess.Popen(command, stdin=there, stdout=there, stderr=there, env=environment)
+    os.close(there)
+    seen = b""
+    try:
+        while not all(word in seen for word in (b"node0", b"reads/s", b"Ctrl-C")):
+            assert select.select([here], [], [], 30)[0], seen
+            seen += os.read(here, 65_536)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the other end is gone
+            while os.read(here, 65_536):
+                pass
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(here)
 
 
 def test_explain(address: str, capsys: pytest.CaptureFixture[str]) -> None:
