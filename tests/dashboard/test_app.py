@@ -118,7 +118,7 @@ async def test_a_listing_is_followed_page_by_page(http: httpx.AsyncClient, pool:
     keys = [f"page/{i}" for i in range(25)]
     await pool.put_many([*keys, "other"], [b"x"] * 26)
     found: list[str] = []
-    ask = {"prefix": "page/", "limit": 10}
+    ask: dict[str, str | int] = {"prefix": "page/", "limit": 10}
     pages = 0
     while True:
         pages += 1

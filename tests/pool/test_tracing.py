@@ -115,7 +115,8 @@ def traced() -> Iterator[Traced]:
 @pytest.fixture(params=[True, False], ids=["shm", "tcp"])
 def pool(traced: Traced, request: pytest.FixtureRequest) -> Iterator[TracedPool]:
     config = traced.config(shared_memory=request.param)
-    with TracedPool(TracedShell(config, tracer=traced.tracer()), config) as pool:
+    pool = TracedPool(TracedShell(config, tracer=traced.tracer()), config)
+    with pool:
         yield pool
         for key in [one.key for one in pool.list()]:
             pool.remove(key)

@@ -149,4 +149,4 @@ def test_a_listing_in_pages_has_each_object_once_whatever_comes_meanwhile(
     assert sorted(known) == sorted(b"p/%d" % i for i in range(300))
     for wrong in ({"cursor": -1}, {"limit": 0}):
         with pytest.raises(BadSize):
-            pool.list_page("p/", **wrong)  # type: ignore[arg-type]
+            pool.list_page("p/", **wrong)

@@ -132,8 +132,9 @@ def _families(watch: Watch) -> Iterator[Family]:
 
 def hits_by_tier(figures: Figures) -> dict[str, int]:
     """Each read counts once: for memory, or for the fastest tier below that had the object."""
-    in_memory = figures["reads"] - figures["tier_reads"]
-    return {"memory": in_memory, "disk": 0, "remote": 0} | figures["tier_reads_on"]
+    in_memory = int(figures["reads"]) - int(figures["tier_reads"])
+    below: Mapping[str, int] = figures["tier_reads_on"]
+    return {"memory": in_memory, "disk": 0, "remote": 0, **below}
 
 
 def _tenants(figures: Figures) -> Iterator[Family]:

@@ -182,8 +182,9 @@ for _name in CALLS:
 
 
 def asked(args: tuple[Any, ...]) -> Attributes:
-    """How many keys a call names: its first argument is one or a sequence of them."""
-    if not args:
+    """How many keys a call names: its first argument is one or a sequence of them. What is neither
+    is the call's to refuse."""
+    if not args or not hasattr(args[0], "__len__"):
         return {}
     return {"moonpool.keys": 1 if isinstance(args[0], str | bytes) else len(args[0])}
 
@@ -195,6 +196,8 @@ def answered(result: Any) -> Attributes:
             return {"moonpool.hits": 0}
         case bytes():
             return {"moonpool.hits": 1, "moonpool.bytes": len(result)}
+        case bool():
+            return {"moonpool.hits": int(result)}
         case PutResult():
             return {"moonpool.status": str(result.status)}
         case PrefixMatch():

@@ -65,7 +65,8 @@ class TracedNode(NodeServer):
         super().__init__(config)
 
     async def _fetch(self, link: AsyncLink, order: m.Copy) -> None:
-        attributes = {"moonpool.node": self.name, "moonpool.source": order.source.node}
+        attributes: Attributes = {"moonpool.node": self.name}
+        attributes["moonpool.source"] = order.source.node
         attributes["moonpool.objects"] = len(order.slot) // 4
         with self._tracer.span("moonpool.node.copy", attributes):
             await super()._fetch(link, order)

@@ -124,7 +124,8 @@ class OwnSegments:
             self._files.remove(segment)
 
     def _close_own(self) -> None:
-        for segment in [*self._files, *self._vram]:
+        own: list[FileSegment | VramSegment] = [*self._files, *self._vram]
+        for segment in own:
             segment.close()
         for name in ("file", "vram"):
             if name in self._transports:
