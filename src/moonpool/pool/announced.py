@@ -1,12 +1,16 @@
-"""Whether the address that a node announces is one that its peers could reach. Pure."""
+"""Whether the address that a node announces is one that its peers could reach."""
 
 from __future__ import annotations
 
 import ipaddress
+import logging
 from contextlib import suppress
 
 from moonpool.core.address import is_loopback, parse_address
 from moonpool.core.errors import BadConfig
+from moonpool.pool import messages as m
+
+log = logging.getLogger("moonpool.master")
 
 EVERYWHERE = ("0.0.0.0", "::")
 
@@ -34,3 +38,12 @@ def out_of_reach(announced: str, seen_from: str) -> str:
         f"the node announces {announced}, {what}; it was seen at {seen_from}: give it an address "
         f"that others reach, as in `moonpool node --host {seen_from}`"
     )
+
+
+def join_refusal(join: m.JoinSegment, seen_from: str) -> m.Failure | None:
+    """What a node is told that clients of other hosts would only time out on."""
+    why = out_of_reach(join.endpoint.tcp, seen_from)
+    if not why:
+        return None
+    log.warning("node %s is refused: %s", join.endpoint.node, why)
+    return m.Failure("bad_config", why)

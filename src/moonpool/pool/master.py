@@ -32,7 +32,7 @@ from moonpool.core.wire import (
     encode_frame,
 )
 from moonpool.pool import messages as m
-from moonpool.pool.announced import out_of_reach
+from moonpool.pool.announced import join_refusal
 from moonpool.pool.effects import Effect
 from moonpool.pool.ha_master import Office
 from moonpool.pool.master_machine import MasterMachine
@@ -182,8 +182,11 @@ class MasterServer:
 
     def received(self, session: int, envelope: m.Envelope) -> None:
         now, wall = self.clock.monotonic(), self.clock.wall_ms()
-        if type(envelope.body) is m.JoinSegment and self._cannot_be_reached(session, envelope.body):
-            return
+        if type(envelope.body) is m.JoinSegment:
+            connection = self._sessions[session]
+            if (refused := join_refusal(envelope.body, connection.seen_from)) is not None:
+                connection.send(refused, 0)
+                return
         try:
             effects = self.machine.handle(session, envelope.id, envelope.body, now, wall)
         except MoonpoolError as error:
@@ -198,15 +201,6 @@ class MasterServer:
         if self._snapshots is not None:
             self._snapshots.look()
         self.machine.counts.handling_s.add(self.clock.monotonic() - now)
-
-    def _cannot_be_reached(self, session: int, join: m.JoinSegment) -> bool:
-        """The node is told so: clients of other hosts would only time out on it."""
-        connection = self._sessions[session]
-        why = out_of_reach(join.endpoint.tcp, connection.seen_from)
-        if why:
-            log.warning("node %s is refused: %s", join.endpoint.node, why)
-            connection.send(m.Failure("bad_config", why), 0)
-        return bool(why)
 
     def _fail(self, session: int, request: int, code: str, text: str) -> None:
         failure = m.Failure(code, text)
@@ -376,18 +370,15 @@ class _Connection(asyncio.Protocol):
             self.abort()
 
 
-def _server_of(config: MasterConfig) -> MasterServer:
-    if not config.tracing:
-        return MasterServer(config)
-    from moonpool.pool.tracing_server import TracedMaster
-
-    return TracedMaster(config)
-
-
 async def serve(config: MasterConfig, ready: Callable[[str], None]) -> None:
     """Run until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
-    server = _server_of(config)
+    if config.tracing:
+        from moonpool.pool.tracing_server import TracedMaster
+
+        server: MasterServer = TracedMaster(config)
+    else:
+        server = MasterServer(config)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.end)
     ready(await server.start())
