@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moonpool.core.clock import Clock
 from moonpool.core.sections import MasterConfig, NodeConfig
@@ -19,6 +19,9 @@ from moonpool.pool.effects import Effect
 from moonpool.pool.link import AsyncLink
 from moonpool.pool.master import MasterServer
 from moonpool.pool.node import NodeServer
+
+if TYPE_CHECKING:
+    from moonpool._core import SegmentAgent
 
 
 class TracedMaster(MasterServer):
@@ -64,12 +67,12 @@ class TracedNode(NodeServer):
         self._tracer = Tracer(self._provider)
         super().__init__(config)
 
-    async def _fetch(self, link: AsyncLink, order: m.Copy) -> None:
+    async def _fetch(self, agent: SegmentAgent, link: AsyncLink, order: m.Copy) -> None:
         attributes: Attributes = {"moonpool.node": self.name}
         attributes["moonpool.source"] = order.source.node
         attributes["moonpool.objects"] = len(order.slot) // 4
         with self._tracer.span("moonpool.node.copy", attributes):
-            await super()._fetch(link, order)
+            await super()._fetch(agent, link, order)
 
     async def run(self, ready: Callable[[NodeServer], None] | None = None) -> None:
         try:
