@@ -140,13 +140,18 @@ def test_asking_for_a_thousand_keys_is_one_message(rig: Rig) -> None:
     pool.put_many(keys, [b"v"] * len(keys))
 
     def messages(call: Callable[[], object]) -> int:
-        before = counter(pool, "requests")
-        call()
-        return counter(pool, "requests") - before - 1  # one is the second question itself
+        """The fewest of five tries: what nodes report in the meantime counts as well."""
+        found = []
+        for _ in range(5):
+            before = counter(pool, "requests")
+            call()
+            found.append(counter(pool, "requests") - before - 1)  # the second question itself
+        return min(found)
 
-    assert messages(lambda: pool.exists(keys)) == 1
-    assert messages(lambda: rig.connect().match_prefix(keys)) <= 2  # and which nodes there are
+    other = rig.connect()
+    asked = messages(lambda: pool.exists(keys)), messages(lambda: other.match_prefix(keys))
     pool.remove_prefix("many/")
+    assert asked == (1, 1)
 
 
 def test_a_steady_workload_keeps_its_hits_and_its_sums(rig: Rig) -> None:

@@ -264,6 +264,16 @@ def test_a_tier_that_hangs_holds_nobody_up(world: World) -> None:
     assert world.where(KEYS[19]) == [0, 1]
 
 
+def test_what_one_tier_has_no_turn_for_is_not_forgotten_when_another_takes_it(world: World) -> None:
+    far = world.add_node("far", DISK, medium="remote")
+    far.deaf = True
+    world.put_all(*KEYS[:6])
+    assert [world.where(key) for key in KEYS[:6]] == [[0, 1]] * 6
+    far.deaf = False
+    world.pass_time(15.0)
+    assert [world.where(key) for key in KEYS[:6]] == [[0, 1, 2]] * 6
+
+
 def test_a_tier_that_refuses_is_left_alone_for_a_while(world: World) -> None:
     world.copying = False
     world.put_all(KEYS[0])

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -30,6 +31,8 @@ from moonpool.pool.tracing_client import (
 )
 from moonpool.pool.tracing_server import TracedMaster, TracedNode
 
+WAIT_S = 20.0
+
 
 class Traced:
     """A master and two nodes on an event loop in a thread; all their spans end up in one place."""
@@ -39,6 +42,7 @@ class Traced:
         self.provider = TracerProvider()
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.address = ""
+        self._told = 0
         self._directory = directory
         self._up = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
@@ -85,15 +89,17 @@ class Traced:
 
     def spans(self) -> list[ReadableSpan]:
         """What has ended since the last call."""
-        found = list(self.exporter.get_finished_spans())
-        self.exporter.clear()
+        ended = self.exporter.get_finished_spans()  # not cleared: one may end in between
+        found, self._told = list(ended[self._told :]), len(ended)
         return found
 
     def named(self, *names: str) -> dict[str, ReadableSpan]:
         """What has ended since the last call, once these are among it: the master's span ends a
         moment after its answer has left."""
-        found: list[ReadableSpan] = []
-        while not set(names) <= {span.name for span in found}:
+        found, until = self.spans(), time.monotonic() + WAIT_S
+        while missing := set(names) - {span.name for span in found}:
+            assert time.monotonic() < until, f"no span of {missing}"
+            time.sleep(0.001)
             found += self.spans()
         return {span.name: span for span in found}
 
@@ -203,6 +209,7 @@ async def test_so_it_is_for_asyncio(traced: Traced) -> None:
         await asyncio.gather(*(pool.remove(f"aio{i}") for i in range(5)))
     spans: list[ReadableSpan] = []
     while sum(span.name == "moonpool.master.commit" for span in spans) < 5:
+        await asyncio.sleep(0.001)
         spans += traced.spans()
     puts = {span.context.span_id for span in spans if span.name == "moonpool.put"}
     assert len(puts) == 5

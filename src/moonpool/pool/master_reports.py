@@ -175,9 +175,12 @@ class Reports:
         unknown = sealed & ~current
         reservations, term = self._catalog.reservations, self._catalog.term
         for i in np.flatnonzero(unknown):
-            if int(terms[i]) == term and reservations.is_open(int(sequences[i])):
+            version = (int(terms[i]), int(sequences[i]))
+            if version[0] == term and reservations.is_open(version[1]):
                 unknown[i] = False
-            elif self._catalog.copying.expects(link.segment.id, (int(terms[i]), int(sequences[i]))):
+                continue
+            mine = (int(slots[i]), int(generations[i]))
+            if self._catalog.copying.spare(link.segment.id, version, mine):
                 unknown[i] = False
         if unknown.any():
             self.retired_unknown += int(unknown.sum())

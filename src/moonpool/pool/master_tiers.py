@@ -79,8 +79,11 @@ class Tiering:
         rows = np.array([row for row, _ in some], np.int32)
         sequences = np.array([sequence for _, sequence in some], np.uint64)
         rows = rows[table.seq[rows] == sequences]
+        later = set(self._lacking_busy(rows, now).tolist())
         left = set(self._down(rows, now, wall_ms).tolist())
         fresh.extendleft(reversed([one for one in some if one[0] in left]))
+        # Behind all others: they wait for a slow tier, and nobody waits for them.
+        self._catalog.rows.tiers.ask_again([one for one in some if one[0] in later - left])
 
     def _in_turn(self, now: float) -> list[Segment]:
         """Some memory segments; those with nothing to copy down are looked at less often."""
@@ -122,15 +125,25 @@ class Tiering:
     def _ready(self, now: float) -> list[Segment]:
         """Tiers that take another order."""
         open_orders = [order.target.id for order in self._catalog.copying]
+        return [one for one in self._willing(now) if open_orders.count(one.id) < OFFLOADS_MAX]
+
+    def _willing(self, now: float) -> list[Segment]:
+        """Tiers that take orders, at present or when they are done with some."""
         return [
             one
             for one in self._catalog.segments
-            if one.below
-            and one.open
-            and not one.draining
-            and self._resting.get(one.id, 0.0) <= now
-            and open_orders.count(one.id) < OFFLOADS_MAX
+            if one.below and one.open and not one.draining and self._resting.get(one.id, 0.0) <= now
         ]
+
+    def _lacking_busy(self, rows: I32, now: float) -> I32:
+        """Those of which a tier is to have a copy that takes no further order at present."""
+        ready = {one.medium for one in self._ready(now)}
+        busy = {one.medium for one in self._willing(now)} - ready
+        table, books = self._catalog.table, self._catalog.rows.tiers
+        rows = rows[table.state[rows] == COMMITTED]
+        if not busy or not rows.size:
+            return rows[:0]
+        return rows[np.logical_or.reduce([~books.on(rows, medium) for medium in busy])]
 
     def _down(self, rows: I32, now: float, wall_ms: int) -> I32:
         """Orders for as many of these as may go now; those whose turn has not come."""

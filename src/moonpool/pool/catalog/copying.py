@@ -7,7 +7,7 @@ room is promised. It is only ever made where there is room: no copy evicts anyth
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from moonpool.pool.catalog.rows import Rows
 from moonpool.pool.catalog.segments import Segment
 
 Version = tuple[int, int]  # term, sequence
+Sealed = tuple[int, int]  # slot, generation
 COPIES_PER_ORDER = 128
 
 
@@ -42,6 +43,8 @@ class CopyOrder:
     size: int
     move: bool
     until: float
+    spared: set[Sealed] = field(default_factory=set)
+    """Once it has ended: what was reported meanwhile, which may or may not be its own."""
 
 
 class Copying:
@@ -51,6 +54,7 @@ class Copying:
         self._rows = rows
         self._orders: dict[int, CopyOrder] = {}
         self._targets: dict[Version, set[int]] = {}
+        self._spared: dict[tuple[int, Version], set[Sealed]] = {}
         self._next = 1
         self.copied = 0
         self.failed = 0
@@ -83,6 +87,14 @@ class Copying:
     def expects(self, segment: int, version: Version) -> bool:
         return segment in self._targets.get(version, ())
 
+    def spare(self, segment: int, version: Version, sealed: Sealed) -> bool:
+        """Whether something unknown that this segment holds may be what an order is making there.
+        It may also be of an order given up before: who ends this one finds it in `spared`."""
+        if not self.expects(segment, version):
+            return False
+        self._spared.setdefault((segment, version), set()).add(sealed)
+        return True
+
     def open(self, rows: I32) -> Bool:
         """Which of these rows' versions are being copied."""
         table = self._rows.table
@@ -112,6 +124,7 @@ class Copying:
         del self._orders[order.number]
         order.target.release(order.size, order.rows.size)
         for version in zip(order.terms.tolist(), order.sequences.tolist(), strict=True):
+            order.spared |= self._spared.pop((order.target.id, version), set())
             mine = self._targets[version]
             mine.discard(order.target.id)
             if not mine:
@@ -120,8 +133,9 @@ class Copying:
     def take(
         self, order: CopyOrder, good: Bool, slots: U32, generations: U64
     ) -> tuple[list[Retirement], I32]:
-        """What was sealed (`good`) counts if it is current; the rest of it is to be retired. Also
-        the replicas that the source gives up with `move`."""
+        """What was sealed (`good`) counts if it is current; the rest of it is to be retired, and
+        what was spared for this order's sake and is not its own. Also the replicas that the source
+        gives up with `move`."""
         rows, table = self._rows, self._rows.table
         target, source = order.target, order.source
         current = good & (table.state[order.rows] == COMMITTED)
@@ -133,6 +147,15 @@ class Copying:
         if (good & ~current).any():
             stale = good & ~current
             retirements.append(Retirement(target.id, slots[stale], generations[stale]))
+        told = set(zip(slots[good].tolist(), generations[good].tolist(), strict=True))
+        if others := sorted(order.spared - told):
+            retirements.append(
+                Retirement(
+                    target.id,
+                    np.array([slot for slot, _ in others], np.uint32),
+                    np.array([generation for _, generation in others], np.uint64),
+                )
+            )
         self.failed += int((~good).sum())
         if not current.any():
             return retirements, order.rows[:0]

@@ -210,7 +210,8 @@ class Inventory:
             refused[i] = not self._reservations.is_open(int(report.sequences[i]))
         for i in np.flatnonzero(refused) if len(self._copying) else ():
             version = (int(report.terms[i]), int(report.sequences[i]))
-            refused[i] = not self._copying.expects(segment.id, version)
+            sealed = (int(report.slots[i]), int(report.generations[i]))
+            refused[i] = not self._copying.spare(segment.id, version, sealed)
 
     # The first inventory.
 

@@ -86,11 +86,13 @@ class TierBooks:
         if not (self.write_through and self._segments.tiered):
             return
         sequences = self._table.seq[rows].tolist()
-        for row, sequence in zip(rows.tolist(), sequences, strict=True):
-            if len(self.fresh) < FRESH_MAX:
-                self.fresh.append((row, sequence))
-            else:
-                self.fresh_skipped += 1
+        self.ask_again(list(zip(rows.tolist(), sequences, strict=True)))
+
+    def ask_again(self, values: list[tuple[int, int]]) -> None:
+        """They are to have copies below, and come after all that wait already."""
+        room = max(0, FRESH_MAX - len(self.fresh))
+        self.fresh.extend(values[:room])
+        self.fresh_skipped += len(values[room:])
 
     def without_offloaded(self, rows: I32, counts: U8) -> tuple[I32, U8]:
         if not self._segments.tiered:
