@@ -209,8 +209,8 @@ class Inventory:
         for i in np.flatnonzero(refused & (report.terms == self._rows.term)):
             refused[i] = not self._reservations.is_open(int(report.sequences[i]))
         for i in np.flatnonzero(refused) if len(self._copying) else ():
-            version = (int(report.terms[i]), int(report.sequences[i]))
-            sealed = (int(report.slots[i]), int(report.generations[i]))
+            version = int(report.terms[i]), int(report.sequences[i])
+            sealed = int(report.slots[i]), int(report.generations[i])
             refused[i] = not self._copying.spare(segment.id, version, sealed)
 
     # The first inventory.
@@ -390,10 +390,8 @@ def check_report(report: Report, slots: int) -> None:
         raise BadInput(f"inventory chunk: a slot over {slots - 1} or named twice")
     if max(int(report.terms.max()), int(report.sequences.max())) >= VERSION_MAX:
         raise BadInput(f"inventory chunk: a version beyond {VERSION_MAX}")
-    for blob, ends, least in (
-        (report.blob, report.ends, 1),
-        (report.parent_blob, report.parent_ends, 0),
-    ):
+    keys, parents = (report.blob, report.ends, 1), (report.parent_blob, report.parent_ends, 0)
+    for blob, ends, least in (keys, parents):
         lengths = np.diff(ends.astype(np.int64), prepend=0)
         if int(ends[-1]) != len(blob) or lengths.min() < least or lengths.max() > 1024:
             raise BadInput("inventory chunk: key ends that do not fit their blob")
