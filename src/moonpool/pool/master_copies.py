@@ -90,6 +90,7 @@ class Copies:
         held = segment.by_slot[segment.by_slot >= 0]
         self._catalog.lose(held, now, wall_ms)
         link.session, link.state, link.lost = None, LinkState.AWAY, True
+        link.progress = link.restore = None
         link.away_since, segment.gone = now, True
         self._catalog.segments.set_alive(segment, False)
         self._removals.gone(segment.id)

@@ -174,6 +174,22 @@ def test_a_node_that_goes_and_comes_while_it_is_taken_in() -> None:
     assert world.stat(client)["restored_segments"] == 1
 
 
+def test_a_segment_given_back_while_it_is_taken_in_holds_up_no_other() -> None:
+    world, _ = world_of(2, *[b"%d" % number for number in range(40)])
+    data = snapshot(world, slots_a_step=8)
+    restart(world, data, join=False)
+    world.restoring = False
+    for node in world.nodes:
+        world.join(node)
+    world.take_piece()
+    first = world.nodes[0]
+    world.from_node(first, m.Leaving(first.machine.segment, first.agent.term, "gone"))
+    world.restoring = True
+    settle(world)
+    assert world.stat(world.client())["segments"]["1"]["state"] == "live"
+    assert len(contents(world)) == 40
+
+
 def test_what_was_read_last_is_evicted_last_after_a_restart() -> None:
     world = MasterWorld()
     world.add_node(capacity=8 * 4096)
