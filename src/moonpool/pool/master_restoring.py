@@ -57,6 +57,11 @@ class Restoring:
         """There are pieces to be taken in."""
         return bool(self._ready)
 
+    @property
+    def needed(self) -> bool:
+        """Something may still be read from the snapshot: also for a node that has not answered."""
+        return self._saved is not None or any(link.restore is not None for link in self._links)
+
     def forget(self) -> None:
         """No more segments are begun from this snapshot."""
         self._saved = None

@@ -14,7 +14,7 @@ from moonpool.core.sections import MasterConfig
 from moonpool.pool.master import MasterServer
 from moonpool.pool.snapshot.format import MAGIC, Part, frame_of
 from tests.pool.master_world import MasterWorld
-from tests.pool.snapshot.rig import saved_of, settle, snapshot
+from tests.pool.snapshot.rig import contents, restart, saved_of, settle, snapshot
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +91,35 @@ def test_a_master_that_knows_no_node_leaves_the_file_as_it_is(data: bytes, tmp_p
     asyncio.run(life())
     assert path.read_bytes() == data
     assert [one.name for one in tmp_path.iterdir()] == ["catalog"]
+
+
+def test_what_a_node_needs_that_answers_late_is_still_read(tmp_path: Path) -> None:
+    """The next snapshot was written meanwhile, of the node that had answered."""
+    world = MasterWorld()
+    for _ in range(2):
+        world.add_node()
+    world.put(world.client(), [b"key%d" % number for number in range(40)], replicas=2)
+    settle(world)
+    before = contents(world)
+    path = tmp_path / "catalog"
+    path.write_bytes(snapshot(world))
+    server = MasterServer(config_of(path, grace_ms=0, rows_max=4096), ManualClock())
+    assert server._snapshots is not None
+    restart(world, None, join=False)
+    world.master = server.machine
+    late = world.nodes[1]
+    late.deaf = True
+    for node in world.nodes:
+        world.join(node)
+    settle(world)
+    asyncio.run(server._snapshots._write())
+    assert len(saved_of(path.read_bytes())) == 1
+    late.deaf = False
+    world.pump(late)
+    assert contents(world) == before
+    assert world.stat(world.client())["restored_segments"] == 2
+    asyncio.run(server._snapshots.close())
+    assert server._snapshots._descriptor == -1
 
 
 def test_several_masters_and_a_snapshot_are_refused(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ class SnapshotKeeper:
             return None
         try:
             size = os.fstat(self._descriptor).st_size
-            saved = Saved(lambda at, length: os.pread(self._descriptor, length, at), size)
+            saved = Saved(self._read, size)
         except (BadFrame, Corrupt, OSError) as error:
             log.warning("snapshot %s is ignored: %s; the nodes tell all", self._path, error)
             self._close_file()
@@ -56,6 +56,13 @@ class SnapshotKeeper:
         age_s = (self._server.clock.wall_ms() - saved.head.wall_ms) / 1000
         log.info("snapshot %s: %d segments, %.0f s ago", self._path, len(saved), age_s)
         return saved
+
+    def _read(self, at: int, length: int) -> bytes:
+        """Raises Corrupt: a disk that does not give it back has not kept it."""
+        try:
+            return os.pread(self._descriptor, length, at)
+        except OSError as error:
+            raise Corrupt(f"{length} bytes at {at}: {error.strerror}") from None
 
     def look(self) -> None:
         """After each message: there may be something to be taken in."""
@@ -86,6 +93,7 @@ class SnapshotKeeper:
         await self._write()
         if self._step is not None:
             self._step.cancel()
+        self._close_file()
 
     async def _write_forever(self) -> None:
         while not self._ending.is_set():
@@ -114,7 +122,7 @@ class SnapshotKeeper:
             beside.unlink(missing_ok=True)
         self._written = now
         machine.nodes.restoring.forget()
-        if not machine.restoring:
+        if not machine.nodes.restoring.needed:
             self._close_file()
 
     async def _write_to(self, beside: Path) -> None:
