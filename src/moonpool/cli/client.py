@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-import moonpool
 from moonpool.cli.options import add_settings, load_settings
 from moonpool.core.sections import ClientConfig
+
+if TYPE_CHECKING:
+    from moonpool.pool.pool import Pool
 
 _OTHERS = ("cache_entries_max", "touch_flush_ms", "pinned_bytes_max", "hedge_ms")
 
@@ -15,10 +18,12 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, ClientConfig, skip=_OTHERS)
 
 
-def open_pool(args: argparse.Namespace) -> moonpool.Pool:
-    """Connect as the options, the environment and the file say. Raises Unreachable, Refused."""
-    config = load_settings(args, ClientConfig).value
-    return moonpool.connect(config.master, token=config.token, timeout_s=config.timeout_ms / 1000)
+def open_pool(args: argparse.Namespace) -> Pool:
+    """Connect as the options, the environment and the file say. Raises Unreachable, Refused,
+    BadConfig."""
+    from moonpool.pool.connect import connect_with
+
+    return connect_with(load_settings(args, ClientConfig).value)
 
 
 def key_text(key: bytes) -> str:

@@ -57,11 +57,9 @@ def _keys(words: list[str]) -> list[str]:
 
 async def _ask(args: argparse.Namespace, keys: list[str]) -> dict[str, Any]:
     from moonpool.dashboard.story import explain_key, explain_request
-    from moonpool.pool.aio import connect
+    from moonpool.pool.aio import connect_with
 
-    config = load_settings(args, ClientConfig).value
-    timeout_s = config.timeout_ms / 1000
-    async with await connect(config.master, token=config.token, timeout_s=timeout_s) as pool:
+    async with await connect_with(load_settings(args, ClientConfig).value) as pool:
         if len(keys) > 1:
             return await explain_request(pool, [key.encode() for key in keys])
         return await explain_key(pool, keys[0].encode())

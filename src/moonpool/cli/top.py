@@ -53,12 +53,11 @@ def run(args: argparse.Namespace, output: Output) -> int:
 
 async def _watch(args: argparse.Namespace, output: Output) -> None:
     from moonpool.dashboard.watch import Watch
-    from moonpool.pool.aio import connect
+    from moonpool.pool.aio import connect_with
 
     client = load_settings(args, ClientConfig).value
     config = AdminConfig(master=client.master, poll_ms=round(args.every * 1000))
-    timeout_s = client.timeout_ms / 1000
-    async with await connect(client.master, token=client.token, timeout_s=timeout_s) as pool:
+    async with await connect_with(client) as pool:
         watch = Watch(pool, config, SystemClock())
         await watch.look()
         if watch.last is not None and "segments" not in watch.last.figures:

@@ -364,7 +364,11 @@ async def connect(
     master: str | None = None, *, token: str | None = None, timeout_s: float | None = None
 ) -> AsyncPool:
     """As moonpool.connect, on the running event loop."""
-    config = client_config(master, token, timeout_s)
+    return await connect_with(client_config(master, token, timeout_s))
+
+
+async def connect_with(config: ClientConfig) -> AsyncPool:
+    """The same for who has settings already."""
     face: type[AsyncPool] = AsyncPool
     shell = AsyncShell(config)
     if config.tracing:

@@ -35,7 +35,12 @@ def connect(
     What is not given comes from MOONPOOL_* variables and the configuration file (see
     `moonpool config`). Raises Unreachable, Refused, ProtocolMismatch, BadConfig.
     """
-    config = client_config(master=master, token=token, timeout_s=timeout_s)
+    return connect_with(client_config(master=master, token=token, timeout_s=timeout_s))
+
+
+def connect_with(config: ClientConfig) -> Pool:
+    """The same for who has settings already. Raises Unreachable, Refused, ProtocolMismatch,
+    BadConfig (files of TLS that are no good)."""
     shell = _shell_of(config)
     try:
         shell.connect(config.timeout_ms / 1000)
