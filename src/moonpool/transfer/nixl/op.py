@@ -9,7 +9,8 @@ posted again on the next one.
 """
 
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -135,16 +136,8 @@ class NixlOp(Op):
         assert mover is not None
         if self.troubled:
             return
-        flying = list[Flight]()
-        for flight in self.flying:
-            try:
-                if mover.agent.look(flight.handle):
-                    mover.land(flight)
-                    continue
-            except TransferError as error:
-                self._failed(error, mover, now_s)
-            flying.append(flight)
-        self.flying = flying
+        for flight in list(self.flying):
+            self._land_if(mover.agent.look, flight, mover, now_s)
 
     def _judge(self, now_s: float) -> None:
         remote = self.transfer.remote
@@ -173,8 +166,9 @@ class NixlOp(Op):
             while len(self.flying) < FLIGHTS_MAX and self._left and mover.condemned_s is None:
                 index = self._again[-1] if self._again else self._next
                 flight = mover.flight(self.transfer, self._pieces[index], index, self._info)
+                self.flying.append(flight)  # before NIXL is asked: whatever it raises, it may begin
                 self._taken(index)
-                self._begin(mover, flight, now_s)
+                self._land_if(mover.agent.post, flight, mover, now_s)
         except MoonpoolError as error:
             self.lose(OpState.FAILED, error, now_s)
 
@@ -184,17 +178,16 @@ class NixlOp(Op):
         else:
             self._next = index + 1
 
-    def _begin(self, mover: Mover, flight: Flight, now_s: float) -> None:
+    def _land_if(
+        self, asked: Callable[[Any], bool], flight: Flight, mover: Mover, now_s: float
+    ) -> None:
+        """Until NIXL says that it is done with it, a flight stays among those that fly."""
         try:
-            done = mover.agent.post(flight.handle)
+            if asked(flight.handle):
+                self.flying.remove(flight)
+                mover.land(flight)
         except TransferError as error:
-            self.flying.append(flight)
             self._failed(error, mover, now_s)
-            return
-        if done:
-            mover.land(flight)
-        else:
-            self.flying.append(flight)
 
     def _failed(self, error: TransferError, mover: Mover, now_s: float) -> None:
         """Some of what was asked for may still move: the agent has to go before anything else."""

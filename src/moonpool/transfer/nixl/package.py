@@ -26,7 +26,7 @@ class Library:
             getattr(bindings, name)
             for name in dir(bindings)
             if name.startswith("nixl") and name.endswith("Error")
-        )
+        ) + (RuntimeError,)  # for a status that the binding has no name for, or C++'s own errors
         self.disconnected: type[Exception] = bindings.nixlRemoteDisconnectError
         self.not_found: type[Exception] = bindings.nixlNotFoundError
 
@@ -49,7 +49,7 @@ class Library:
             agent.create_backend("UCX", options)
             # Tearing down Linux' aio waits for what the kernel has, as it must.
             agent.create_backend("POSIX", {"use_aio": "true"})
-        except self.errors + (RuntimeError, KeyError) as error:
+        except self.errors + (KeyError,) as error:
             raise BadConfig(
                 f"transfer.nixl: NIXL has no UCX that works here ({error}); UCX_LOG_LEVEL=info "
                 f"says more"
