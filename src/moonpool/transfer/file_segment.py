@@ -6,8 +6,7 @@ import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from moonpool.core.errors import BadInput, Closed, SegmentSpace
 from moonpool.core.host import host_id
@@ -16,7 +15,7 @@ from moonpool.transfer.base import Blocks
 from moonpool.transfer.cost import CostClass
 from moonpool.transfer.layout import Layout
 from moonpool.transfer.op import Op
-from moonpool.transfer.open_ops import OpenOps
+from moonpool.transfer.open_ops import OwnEnd
 from moonpool.transfer.segment import Segment, check_name
 from moonpool.transfer.topology import UNKNOWN_NODE, Location
 
@@ -24,7 +23,7 @@ from moonpool.transfer.topology import UNKNOWN_NODE, Location
 DIRECT_ALIGN: Final = mmap.PAGESIZE
 
 
-class FileSegment:
+class FileSegment(OwnEnd):
     """`nbytes` bytes of the file or block device `path`. With `direct` they go past the page cache.
 
     Made by `Engine.open_file`. A context manager; close() ends its ops first.
@@ -43,13 +42,12 @@ class FileSegment:
         direct: bool = False,
         on_close: "Callable[[FileSegment], None] | None" = None,
     ) -> None:
+        super().__init__()
         self.path = Path(path)
         self.name = check_name(name or self.path.name)
         self.writable = writable
         self.direct = direct
-        self.closed = False
         self._on_close = on_close
-        self._open_ops = OpenOps()
         self._users = 0
         self._unused = threading.Condition()
         _check_size(nbytes, create)
@@ -137,20 +135,6 @@ class FileSegment:
         os.close(self.descriptor)
         if self._on_close is not None:
             self._on_close(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __len__(self) -> int:
-        return self.nbytes
 
     def __repr__(self) -> str:
         traits = [word for word in ("writable", "direct", "closed") if getattr(self, word)]

@@ -1,5 +1,8 @@
 """The ops that move bytes of one segment: who closes it ends them first."""
 
+from types import TracebackType
+from typing import Self
+
 from moonpool.transfer.op import Op
 
 _SWEEP_OPS = 64
@@ -26,3 +29,36 @@ class OpenOps:
         for op in ops:
             if op.cancel():
                 op.wait()
+
+
+class OwnEnd:
+    """A segment of this process, with the ops that use it. A context manager; close() ends those
+    first."""
+
+    nbytes: int
+    closed = False
+
+    def __init__(self) -> None:
+        self._open_ops = OpenOps()
+
+    def hold(self, op: Op) -> None:
+        """Makes close() end `op` first, so that the memory is quiet afterwards."""
+        self._open_ops.sweep()
+        self._open_ops.add(op)
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self.nbytes

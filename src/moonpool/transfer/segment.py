@@ -1,8 +1,7 @@
 """Memory that can take part in transfers: our own (Segment) and a peer's (RemoteSegment)."""
 
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,8 +11,7 @@ from moonpool.transfer.base import U8
 from moonpool.transfer.cost import CostClass
 from moonpool.transfer.flush import FlushHook
 from moonpool.transfer.layout import Layout
-from moonpool.transfer.op import Op
-from moonpool.transfer.open_ops import OpenOps
+from moonpool.transfer.open_ops import OwnEnd
 from moonpool.transfer.tensors import tensor_bytes
 from moonpool.transfer.topology import SOMEWHERE, UNKNOWN_NODE, Location, place_of
 
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 NAME_BYTES_MAX = 255
 
 
-class Segment:
+class Segment(OwnEnd):
     """A contiguous range of this process's memory, registered with one engine.
 
     `buffer` is a memoryview of unsigned bytes, `array` the same memory as numpy uint8[nbytes];
@@ -48,6 +46,7 @@ class Segment:
         on_close: "Callable[[Segment], None] | None" = None,
         on_layout: "Callable[[], None] | None" = None,
     ) -> None:
+        super().__init__()
         self.array = as_bytes(memory, writable=writable)
         self.buffer = self.array.data
         self.name = check_name(name)
@@ -56,11 +55,9 @@ class Segment:
         self.shared = shared
         self.region = region
         self.layouts: dict[str, Layout] = {}
-        self.closed = False
         self._node = UNKNOWN_NODE
         self._on_close = on_close
         self._on_layout = on_layout
-        self._open_ops = OpenOps()
 
     @property
     def location(self) -> Location:
@@ -103,11 +100,6 @@ class Segment:
         if self.closed:
             raise Closed(f"segment '{self.name}' is closed; allocate or register it again")
 
-    def hold(self, op: Op) -> None:
-        """Makes close() end `op` first, so that the memory is quiet afterwards."""
-        self._open_ops.sweep()
-        self._open_ops.add(op)
-
     def close(self) -> None:
         """Cancels what still moves here, waits until that is quiet, and ends the registration."""
         if self.closed:
@@ -116,20 +108,6 @@ class Segment:
         self._open_ops.end()
         if self._on_close is not None:
             self._on_close(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __len__(self) -> int:
-        return self.nbytes
 
     def __repr__(self) -> str:
         traits = [word for word in ("writable", "shared", "closed") if getattr(self, word)]

@@ -4,16 +4,14 @@ transport reaches it, and no peer sees it (for those: Staging, or NIXL)."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 from moonpool.core.errors import BadInput, Closed
 from moonpool.core.host import host_id
 from moonpool.transfer.base import U8
 from moonpool.transfer.cost import CostClass
 from moonpool.transfer.layout import Layout
-from moonpool.transfer.op import Op
-from moonpool.transfer.open_ops import OpenOps
+from moonpool.transfer.open_ops import OwnEnd
 from moonpool.transfer.segment import check_name
 from moonpool.transfer.topology import UNKNOWN_NODE, Location
 
@@ -44,7 +42,7 @@ class VramDevice(Protocol):
     def to_device(self, host: Any, offset: int, tensor: Any, stream: Any) -> Event: ...
 
 
-class VramSegment:
+class VramSegment(OwnEnd):
     """`nbytes` bytes on a device. Made by `Engine.vram`. A context manager; close() ends its ops
     first, and lets go of the memory."""
 
@@ -60,14 +58,13 @@ class VramSegment:
         writable: bool = True,
         on_close: Callable[[VramSegment], None] | None = None,
     ) -> None:
+        super().__init__()
         self.device = device
         self.memory: Any = memory
         self.nbytes = nbytes
         self.name = check_name(name or device.name)
         self.writable = writable
-        self.closed = False
         self._on_close = on_close
-        self._open_ops = OpenOps()
 
     @property
     def location(self) -> Location:
@@ -91,11 +88,6 @@ class VramSegment:
         if self.closed:
             raise Closed(f"segment '{self.name}' of device memory is closed; make it again")
 
-    def hold(self, op: Op) -> None:
-        """Makes close() end `op` first."""
-        self._open_ops.sweep()
-        self._open_ops.add(op)
-
     def close(self) -> None:
         """Cancels what still moves here, and waits until that is quiet."""
         if self.closed:
@@ -105,20 +97,6 @@ class VramSegment:
         self.memory = None
         if self._on_close is not None:
             self._on_close(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __len__(self) -> int:
-        return self.nbytes
 
     def __repr__(self) -> str:
         traits = [word for word in ("writable", "closed") if getattr(self, word)]
