@@ -9,6 +9,7 @@ import threading
 import numpy as np
 
 from moonpool.transfer import Engine
+from tests.transfer.owner import wait_until
 
 
 def open_files() -> int:
@@ -32,8 +33,9 @@ def test_a_thousand_connections_leave_no_handle() -> None:
             if number == 20:
                 before = open_files(), threading.active_count()
         assert before is not None
-        assert open_files() <= before[0] + 4
-        assert threading.active_count() <= before[1]
+        files, threads = before
+        # The last peer's heartbeat may be dialling still.
+        wait_until(lambda: open_files() <= files + 4 and threading.active_count() <= threads)
 
 
 def test_fifty_engines_at_once_have_ports_of_their_own() -> None:
