@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from moonpool.core.errors import BadInput, Closed, DeadlineExceeded, MissingExtra
+from moonpool.core.errors import BadInput, Closed, DeadlineExceeded, MissingExtra, SegmentSpace
 from moonpool.transfer import CostClass, Engine, OpState, VramSegment
 from moonpool.transfer.vram import TorchVram
-from tests.transfer.conftest import stamped, state_of
+from tests.transfer.conftest import stamped, state_of, transfer
+from tests.transfer.owner import wait_until
 
 torch: Any = pytest.importorskip("torch")
 NBYTES = 1 << 14
 BLOCK = 1 << 10
+LONG_S = 60.0
 
 
 class Stream:
@@ -135,20 +137,67 @@ def test_late_and_cancelled_ops_end_quiet(runtime: Runtime) -> None:
         vram = engine.vram(NBYTES, device=TorchVram("cpu", runtime))
         here = engine.allocate(NBYTES)
         runtime.current.gate.clear()
-        late = engine.read(here, None, vram, None, deadline=0.05)
-        assert not late.wait(0.2)  # the device may still write here
+        late = engine.read(here, None, vram, None, deadline=1.0)
+        wait_until(lambda: late.state is OpState.POSTED)
         behind = engine.read(here, None, vram, None)
         assert behind.cancel() and behind.state is OpState.CANCELLED  # it had not begun
+        assert not late.wait(1.1)  # the device may still write here
         runtime.current.gate.set()
-        assert late.wait(5.0) and late.state is OpState.EXPIRED
+        assert late.wait(LONG_S) and late.state is OpState.EXPIRED
         assert isinstance(late.error, DeadlineExceeded)
         runtime.current.gate.clear()
-        given_up = engine.read(here, None, vram, None)
-        while state_of(given_up) is not OpState.POSTED:
-            pass
+        given_up = engine.read(here, None, vram, None, deadline=LONG_S)
+        wait_until(lambda: given_up.state is OpState.POSTED)
         assert given_up.cancel() and state_of(given_up) is OpState.POSTED
         runtime.current.gate.set()
-        assert given_up.wait(5.0) and state_of(given_up) is OpState.CANCELLED
+        assert given_up.wait(LONG_S) and state_of(given_up) is OpState.CANCELLED
+
+
+def test_what_waits_behind_a_stream_that_hangs_ends_in_its_own_time(runtime: Runtime) -> None:
+    with Engine() as engine:
+        vram = engine.vram(NBYTES, device=TorchVram("cpu", runtime))
+        here = engine.allocate(NBYTES)
+        runtime.current.gate.clear()
+        hangs = engine.read(here, None, vram, None, deadline=LONG_S)
+        wait_until(lambda: hangs.state is OpState.POSTED)
+        behind = engine.read(here, None, vram, None, deadline=0.01)
+        assert behind.wait() and behind.state is OpState.EXPIRED
+        runtime.current.gate.set()
+        assert hangs.wait(LONG_S) and hangs.check().ok
+
+
+def test_the_more_urgent_goes_first(runtime: Runtime) -> None:
+    with Engine() as engine:
+        vram = engine.vram(NBYTES, device=TorchVram("cpu", runtime))
+        here = engine.register(stamped(NBYTES).copy())
+        runtime.current.gate.clear()
+        first = engine.write(here, None, vram, None, deadline=LONG_S)
+        wait_until(lambda: first.state is OpState.POSTED)
+        ended: list[int] = []
+        ops = [
+            engine.write(here, None, vram, None, deadline=LONG_S, priority=priority)
+            for priority in (0, 2, 1)
+        ]
+        for op in ops:
+            op.add_done_callback(lambda done: ended.append(done.transfer.priority))
+        runtime.current.gate.set()
+        assert all(op.wait(LONG_S) and op.check().ok for op in ops)
+        assert ended == [2, 1, 0]
+
+
+def test_a_segment_closed_by_another_thread_is_the_ops_error(runtime: Runtime) -> None:
+    """Between the check of what was asked for and its beginning."""
+    with Engine() as engine:
+        vram = engine.vram(NBYTES, device=TorchVram("cpu", runtime))
+        request = transfer("read", engine.allocate(NBYTES), vram, [(0, 0, NBYTES)])
+        vram.close()
+        op = engine.post(request, via=None)
+        assert op.state is OpState.FAILED and isinstance(op.error, Closed)
+
+
+def test_memory_that_the_device_does_not_have(runtime: Runtime) -> None:
+    with Engine() as engine, pytest.raises(SegmentSpace, match="'cpu' gives no"):
+        engine.vram(1 << 60, device=TorchVram("cpu", runtime))
 
 
 def test_what_the_library_raises_is_the_ops_error(runtime: Runtime) -> None:
@@ -165,10 +214,11 @@ def test_what_the_library_raises_is_the_ops_error(runtime: Runtime) -> None:
         vram = engine.vram(NBYTES, device=Broken("cpu", runtime))
         here = engine.register(stamped(NBYTES).copy())
         runtime.current.gate.clear()
-        op = engine.write(here.blocks(BLOCK), [0, 1], vram.blocks(BLOCK), [0, 1])
+        which = [0, 1]
+        op = engine.write(here.blocks(BLOCK), which, vram.blocks(BLOCK), which, deadline=LONG_S)
         assert not op.wait(0.05)  # the first block's copy is still under way
         runtime.current.gate.set()
-        assert op.wait(5.0) and op.state is OpState.FAILED
+        assert op.wait(LONG_S) and op.state is OpState.FAILED
         assert "illegal memory access" in str(op.error)
 
 

@@ -22,7 +22,21 @@ _OUTCOMES = {
 _REASONS = {OpState.CANCELLED: cancelled, OpState.EXPIRED: expired}
 
 
-class CopyOp(Op):
+class RunOp(Op):
+    """An op that one thread carries out, from its beginning to its end."""
+
+    __slots__ = ()
+
+    def run(self) -> None:
+        """Does all of it on this thread, unless the op is over already."""
+        raise NotImplementedError
+
+    def drop(self, error: TransferError) -> None:
+        """Fails an op that never ran."""
+        self.settle(OpState.FAILED, error=error)
+
+
+class CopyOp(RunOp):
     """An op that one native block copy carries out."""
 
     __slots__ = ("_job",)
@@ -38,7 +52,6 @@ class CopyOp(Op):
         )
 
     def run(self) -> None:
-        """Does all of it on this thread, unless the op is over already."""
         job = self._job
         if job is None or not self.post():
             return
@@ -79,9 +92,8 @@ class CopyOp(Op):
             target.flush.after_write(target.array, offsets, transfer.lengths)
 
     def drop(self, error: TransferError) -> None:
-        """Fails an op that never ran."""
         self._job = None
-        self.settle(OpState.FAILED, error=error)
+        super().drop(error)
 
     def _cancel_posted(self) -> None:
         if (job := self._job) is not None:
@@ -90,20 +102,26 @@ class CopyOp(Op):
 
 class CopyRunner:
     """Decides where a copy runs. `inline_bytes`: up to there on the calling thread;
-    `queue_ops_max`: how many may wait for the worker."""
+    `queue_ops_max`: how many may wait for the worker, whose thread has the `name`."""
 
-    def __init__(self, inline_bytes: int = 2 << 20, queue_ops_max: int = 1024) -> None:
+    def __init__(
+        self,
+        inline_bytes: int = 2 << 20,
+        queue_ops_max: int = 1024,
+        name: str = "moonpool-copies",
+    ) -> None:
         self.inline_bytes = inline_bytes
+        self._name = name
         # -priority, deadline, age: the most urgent first. None ends the worker.
-        self._queue: queue.PriorityQueue[tuple[float, float, int, CopyOp | None]]
+        self._queue: queue.PriorityQueue[tuple[float, float, int, RunOp | None]]
         self._queue = queue.PriorityQueue(queue_ops_max)
         self._ages = itertools.count()
         self._worker: threading.Thread | None = None
-        self._running: CopyOp | None = None
+        self._running: RunOp | None = None
         self._lock = threading.Lock()
         self._closed = False
 
-    def start(self, op: CopyOp) -> None:
+    def start(self, op: RunOp) -> None:
         """Runs `op` or hands it to the worker; a full queue fails it as busy."""
         if op.transfer.nbytes <= self.inline_bytes:
             op.run()
@@ -113,9 +131,7 @@ class CopyRunner:
                 op.drop(Closed("the engine is closed"))
                 return
             if self._worker is None:
-                self._worker = threading.Thread(
-                    target=self._work, name="moonpool-copies", daemon=True
-                )
+                self._worker = threading.Thread(target=self._work, name=self._name, daemon=True)
                 self._worker.start()
             try:
                 transfer = op.transfer

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from moonpool._core import crc32c
 from moonpool.core.errors import Cancelled, DeadlineExceeded, MoonpoolError, TransferError
 from moonpool.transfer.base import (
     STATUS_ERRORS,
@@ -68,6 +69,13 @@ _STATES = threading.Lock()
 def known(column: U32) -> Callable[[], U32]:
     """A CRC column that is there already, for settle()."""
     return lambda: column
+
+
+def local_crcs(transfer: Transfer) -> U32:
+    """u32[blocks]: CRC-32C of each block at our end: what a read brought, what a write sent."""
+    array, starts, lengths = transfer.local.array, transfer.local_offsets, transfer.lengths
+    blocks = zip(starts.tolist(), lengths.tolist(), strict=True)
+    return np.array([crc32c(array[at : at + length]) for at, length in blocks], np.uint32)
 
 
 class _End(NamedTuple):

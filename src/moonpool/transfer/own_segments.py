@@ -96,7 +96,7 @@ class OwnSegments:
 
         `memory` is a size in bytes, or a contiguous tensor of torch or DLPack, used in place.
         Peers do not see it; it is closed with the engine at the latest. Raises BadInput,
-        MissingExtra where there is no torch or no such device.
+        SegmentSpace, MissingExtra where there is no torch, or no GPU.
         """
         driver = TorchVram(device) if isinstance(device, str) else device
         if isinstance(memory, int):

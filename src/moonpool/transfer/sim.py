@@ -14,12 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from moonpool import _core
 from moonpool.core.clock import ManualClock
 from moonpool.core.errors import MoonpoolError, Unreachable
 from moonpool.transfer.base import (
     U8,
-    U32,
     BlockStatus,
     OpResult,
     OpState,
@@ -27,7 +25,7 @@ from moonpool.transfer.base import (
     Transport,
 )
 from moonpool.transfer.local import LocalTransport
-from moonpool.transfer.op import Op, cancelled, expired, known
+from moonpool.transfer.op import Op, cancelled, expired, known, local_crcs
 from moonpool.transfer.sim_link import SimEvent, SimLink
 
 # Real time the wrapped transport gets for one chunk.
@@ -256,7 +254,7 @@ class SimTransport:
         crc = None
         if state is OpState.DONE and op.transfer.checksum:
             # Now, not when asked: the memory may have changed by then.
-            crc = known(_crc(op.transfer))
+            crc = known(local_crcs(op.transfer))
         op.settle(state, status=op.block_status(state), crc=crc, error=error)
 
     def _at(self, at_ns: int, happen: Callable[[], None]) -> None:
@@ -290,11 +288,3 @@ def _part(chunk: _Chunk, nbytes: int) -> Transfer:
         nbytes=nbytes,
         deadline_s=time.monotonic() + _CHUNK_DEADLINE_S,
     )
-
-
-def _crc(transfer: Transfer) -> U32:
-    """CRC-32C of each block on our side: what was stored by a read, what was sent by a write."""
-    buffer = transfer.local.buffer
-    ranges = zip(transfer.local_offsets.tolist(), transfer.lengths.tolist(), strict=True)
-    crcs = [_core.crc32c(buffer[offset : offset + length]) for offset, length in ranges]
-    return np.array(crcs, dtype=np.uint32)

@@ -1,26 +1,21 @@
 """The vram transport: blocks between our memory and a device's, by copies that the device's stream
-makes. One thread submits and waits; what waits for it is bounded.
+makes. One thread enqueues and waits; what waits for it is bounded.
 
 What was enqueued cannot be taken back: a cancelled or late op ends when the stream has passed it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import queue
-import threading
 import time
 from typing import Any, Final
 
-import numpy as np
-
-from moonpool._core import crc32c
-from moonpool.core.errors import Closed, MissingExtra, TooManyOps, TransferError
-from moonpool.transfer.base import U8, U32, OpState, Transfer
-from moonpool.transfer.op import Op, cancelled, expired, known
+from moonpool.core.errors import Closed, MissingExtra, SegmentSpace, TransferError
+from moonpool.transfer.base import U8, OpState, Transfer
+from moonpool.transfer.copying import CopyRunner, RunOp
+from moonpool.transfer.op import Op, cancelled, expired, known, local_crcs
 from moonpool.transfer.staging import Event, TorchCuda
-from moonpool.transfer.vram_segment import VramSegment
+from moonpool.transfer.vram_segment import VramDevice, VramSegment
 
 _LOOK_S: Final = (0.00002, 0.0005)  # between looks at an event: the first, and the longest
 
@@ -38,7 +33,10 @@ class TorchVram(TorchCuda):
             )
 
     def allocate(self, nbytes: int) -> Any:
-        return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self.name)
+        try:
+            return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self.name)
+        except RuntimeError as error:
+            raise SegmentSpace(f"'{self.name}' gives no {nbytes} bytes: {error}") from None
 
     def adopt(self, tensor: Any) -> Any:
         self.nbytes(tensor)  # says what is wrong with it
@@ -53,25 +51,23 @@ class TorchVram(TorchCuda):
         return self._runtime.current_stream(memory.device)
 
 
-class VramOp(Op):
-    """Copies on `stream`, which is the submitter's: they come after all that it had to do."""
+class VramOp(RunOp):
+    """Copies on the stream that is the submitter's: they come after all that it had to do."""
 
-    __slots__ = ("_given_up", "_last", "_memory", "_segment", "_stream")
+    __slots__ = ("_device", "_given_up", "_last", "_memory", "_stream")
 
-    def __init__(self, transfer: Transfer, segment: VramSegment) -> None:
+    def __init__(self, transfer: Transfer, device: VramDevice, memory: Any) -> None:
         super().__init__(transfer, "vram")
-        self._segment = segment
-        self._memory: Any = segment.memory  # stays while the op does
-        self._stream = segment.device.current_stream(self._memory)
+        self._device = device
+        self._memory = memory  # stays while the op does
+        self._stream = device.current_stream(memory)
         self._given_up = False
         self._last: Event | None = None  # after what was enqueued so far
 
     def run(self) -> None:
-        """On the transport's thread, from here to the end."""
-        if self.transfer.deadline_s <= time.monotonic():
-            self.settle(OpState.EXPIRED, error=expired(self))
-            return
+        self._poll()
         if not self.post():
+            self._memory = None
             return
         failure = ""
         try:
@@ -90,10 +86,11 @@ class VramOp(Op):
         elif late:
             self.settle(OpState.EXPIRED, error=expired(self))
         else:
-            self.settle(OpState.DONE, crc=known(self._crcs()) if self.transfer.checksum else None)
+            sums = known(local_crcs(self.transfer)) if self.transfer.checksum else None
+            self.settle(OpState.DONE, crc=sums)
 
     def _enqueue(self) -> None:
-        device, transfer = self._segment.device, self.transfer
+        device, transfer = self._device, self.transfer
         if transfer.nbytes == 0:
             return
         host = device.host(transfer.local.array)
@@ -120,16 +117,10 @@ class VramOp(Op):
             pause = min(pause * 2, longest)
         return time.monotonic() > self.transfer.deadline_s
 
-    def _crcs(self) -> U32:
-        """Of the bytes here: what a read brought, what a write sent."""
-        transfer = self.transfer
-        found = [
-            crc32c(transfer.local.array[start : start + length])
-            for start, length in zip(
-                transfer.local_offsets.tolist(), transfer.lengths.tolist(), strict=True
-            )
-        ]
-        return np.array(found, np.uint32)
+    def _poll(self) -> None:
+        """What waits for its turn need not wait for that to be late."""
+        if self.transfer.deadline_s <= time.monotonic():
+            self.settle(OpState.EXPIRED, error=expired(self), only_from=OpState.QUEUED)
 
     def _cancel_posted(self) -> None:
         self._given_up = True
@@ -141,42 +132,23 @@ class VramTransport:
     name = "vram"
 
     def __init__(self, queue_ops_max: int) -> None:
-        self._queue: queue.Queue[VramOp | None] = queue.Queue(queue_ops_max)
-        self._lock = threading.Lock()
-        self._closed = False
-        self._worker = threading.Thread(target=self._work, name="moonpool-vram", daemon=True)
-        self._worker.start()
+        # Only what has no bytes to copy ends on the calling thread.
+        self._runner = CopyRunner(0, queue_ops_max, "moonpool-vram")
 
     def submit(self, transfer: Transfer) -> Op:
         segment = transfer.remote
         assert isinstance(segment, VramSegment), segment
-        op = VramOp(transfer, segment)
+        memory = segment.memory
+        if memory is None:
+            closed = Op(transfer, self.name)
+            text = f"{segment!r} was closed a moment ago"
+            closed.settle(OpState.FAILED, error=Closed(text))
+            return closed
+        op = VramOp(transfer, segment.device, memory)
         segment.hold(op)
-        with self._lock:
-            if self._closed:
-                op.settle(OpState.FAILED, error=Closed("the engine is closed"))
-                return op
-            try:
-                self._queue.put_nowait(op)
-            except queue.Full:
-                full = self._queue.maxsize
-                text = f"{full} copies wait already: queue_ops_max is {full}; wait for some"
-                op.settle(OpState.FAILED, error=TooManyOps(text))
+        self._runner.start(op)
         return op
 
     def close(self) -> None:
         """Ends what waits; quiet when it returns."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            with contextlib.suppress(queue.Empty):
-                while (waiting := self._queue.get_nowait()) is not None:
-                    waiting.settle(OpState.FAILED, error=Closed("the engine was closed"))
-        self._queue.put(None)
-        self._worker.join()
-
-    def _work(self) -> None:
-        while (op := self._queue.get()) is not None:
-            op.run()
-            op = None
+        self._runner.close()

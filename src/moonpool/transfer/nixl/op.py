@@ -12,16 +12,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy as np
-
-from moonpool import _core
 from moonpool.core.errors import MoonpoolError, TransferError, Unreachable
-from moonpool.transfer.base import U32, OpState, Transfer
+from moonpool.transfer.base import OpState, Transfer
 from moonpool.transfer.file_segment import FileSegment
 from moonpool.transfer.info_page import NixlInfo
 from moonpool.transfer.nixl.mover import Flight, Mover
 from moonpool.transfer.nixl.pieces import Piece
-from moonpool.transfer.op import Op, cancelled, expired, known
+from moonpool.transfer.op import Op, cancelled, expired, known, local_crcs
 from moonpool.transfer.segment import RemoteSegment
 
 if TYPE_CHECKING:
@@ -103,7 +100,7 @@ class NixlOp(Op):
         if self.lost is not None:
             self.settle(self.lost.state, error=self.lost.error)
         else:
-            crc = known(self._sums()) if self.transfer.checksum else None
+            crc = known(local_crcs(self.transfer)) if self.transfer.checksum else None
             self.settle(OpState.DONE, crc=crc)
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -197,13 +194,3 @@ class NixlOp(Op):
         mover.condemn(now_s)
         if self._tries >= TRIES or isinstance(self.transfer.remote, FileSegment):
             self.lose(OpState.FAILED, error, now_s)
-
-    def _sums(self) -> U32:
-        transfer = self.transfer
-        array, starts = transfer.local.array, transfer.local_offsets.tolist()
-        sums = np.zeros(len(starts), dtype=np.uint32)
-        for index, (start, length) in enumerate(
-            zip(starts, transfer.lengths.tolist(), strict=True)
-        ):
-            sums[index] = _core.crc32c(array[start : start + length])
-        return sums
