@@ -175,6 +175,19 @@ def test_reads_say_how_much_was_there(traced: Traced, pool: TracedPool) -> None:
     assert told is not None and told["moonpool.hits"] == 2
 
 
+def test_a_read_that_may_be_begun_twice_is_told_as_well(traced: Traced, pool: TracedPool) -> None:
+    """Of two copies that are reached by the network: such reads go side by side (read_race.py)."""
+    pool.put("twin", b"value", replicas=2)
+    pool._state.cache.clear()
+    traced.spans()
+    assert pool.get("twin") == b"value"
+    spans = traced.named("moonpool.get", "moonpool.transfer.read")
+    read = spans["moonpool.transfer.read"]
+    assert parent_of(read) == spans["moonpool.get"].context.span_id
+    assert read.attributes is not None
+    assert (read.attributes["moonpool.objects"], read.attributes["moonpool.failed"]) == (1, 0)
+
+
 def test_no_key_and_no_byte_is_in_a_span(traced: Traced, pool: TracedPool) -> None:
     traced.spans()
     pool.put("secret-key", b"secret-value")
@@ -208,9 +221,10 @@ async def test_so_it_is_for_asyncio(traced: Traced) -> None:
         await asyncio.gather(*(pool.put(f"aio{i}", b"v") for i in range(5)))
         await asyncio.gather(*(pool.remove(f"aio{i}") for i in range(5)))
     spans: list[ReadableSpan] = []
-    while sum(span.name == "moonpool.master.commit" for span in spans) < 5:
-        await asyncio.sleep(0.001)
-        spans += traced.spans()
+    async with asyncio.timeout(WAIT_S):
+        while sum(span.name == "moonpool.master.commit" for span in spans) < 5:
+            await asyncio.sleep(0.001)
+            spans += traced.spans()
     puts = {span.context.span_id for span in spans if span.name == "moonpool.put"}
     assert len(puts) == 5
     for name in ("moonpool.master.reserve", "moonpool.transfer.put", "moonpool.master.commit"):
@@ -224,8 +238,11 @@ def test_a_nodes_copies_are_told(traced: Traced, pool: TracedPool) -> None:
     node = pool.match_prefix(["moved"]).nodes[0]
     try:
         spans: list[ReadableSpan] = []
+        until = time.monotonic() + WAIT_S
         while not any(span.name == "moonpool.node.copy" for span in spans):
+            assert time.monotonic() < until, "no copy was told"
             pool.drain(node)
+            time.sleep(0.01)
             spans += traced.spans()
     finally:
         pool.drain(node, stop=True)

@@ -35,7 +35,7 @@ from moonpool.pool.ports import Outcome
 from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause, RaceAgents
 from moonpool.pool.protocol import Protocol as Dialogue
 from moonpool.pool.protocol_reserve import abort_granted
-from moonpool.pool.read_race import run_race
+from moonpool.pool.read_race import ReadRace, run_race
 from moonpool.pool.shell import AGAIN_S, run_agents
 
 T = TypeVar("T")
@@ -65,6 +65,7 @@ class AsyncShell:
         self._beside: set[asyncio.Task[None]] = set()
         self._closed = False
         self.agents: Callable[[CallAgents], list[Outcome]] = run_agents
+        self.race: Callable[[ReadRace, Callable[[], float]], None] = run_race
 
     def now(self) -> float:
         return self.clock.monotonic()
@@ -177,7 +178,7 @@ class AsyncShell:
             case CallAgents():
                 return await self.copy(self.agents, effect)
             case RaceAgents():
-                await self.copy(run_race, effect.race, self.now)
+                await self.copy(self.race, effect.race, self.now)
             case Pause():
                 await asyncio.sleep(effect.seconds)
         return None

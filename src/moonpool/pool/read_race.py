@@ -15,7 +15,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moonpool.pool.ports import AwaitedCall, Buffer, Finisher, Outcome, Port, ReadCall, Status
+from moonpool.pool.ports import (
+    AgentCall,
+    AwaitedCall,
+    Buffer,
+    Finisher,
+    Outcome,
+    Port,
+    ReadCall,
+    Status,
+)
 
 _OK, _BOUNDS = int(Status.OK), int(Status.BOUNDS)  # to name a member costs as much as a read
 SLICE_S = 0.001  # of a wait for one of two calls
@@ -110,7 +119,14 @@ class ReadRace:
             self._open[want] = self._open.get(want, 0) + 1
 
 
-def run_race(race: ReadRace, now: Callable[[], float]) -> None:
+Submit = Callable[[Port, AgentCall, float], Finisher]
+
+
+def submit(port: Port, call: AgentCall, timeout_s: float) -> Finisher:
+    return port.start(call, timeout_s)
+
+
+def run_race(race: ReadRace, now: Callable[[], float], submit: Submit = submit) -> None:
     """For blocking shells. When it returns no call is under way: all memory is quiet."""
     began = now()
     running: dict[int, AwaitedCall] = {}
@@ -119,7 +135,7 @@ def run_race(race: ReadRace, now: Callable[[], float]) -> None:
         at_once: dict[int, Finisher] = {}
         for number in numbers:
             port, call, _, _ = race.entries[number]
-            finisher = port.start(call, race.timeout_s(now() - began, number))
+            finisher = submit(port, call, race.timeout_s(now() - began, number))
             if isinstance(finisher, AwaitedCall):
                 running[number] = finisher
             else:

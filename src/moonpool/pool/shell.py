@@ -29,7 +29,7 @@ from moonpool.pool.openers import PortOpener
 from moonpool.pool.ports import Outcome
 from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause, RaceAgents
 from moonpool.pool.protocol import Protocol as Dialogue
-from moonpool.pool.read_race import run_race
+from moonpool.pool.read_race import ReadRace, run_race
 
 T = TypeVar("T")
 LINKS_MAX = 16
@@ -72,6 +72,7 @@ class BlockingShell:
         self._pid = os.getpid()
         self._away_since: float | None = None
         self.agents: Callable[[CallAgents], list[Outcome]] = run_agents
+        self.race: Callable[[ReadRace, Callable[[], float]], None] = run_race
 
     def now(self) -> float:
         return self.clock.monotonic()
@@ -212,7 +213,7 @@ class _Call:
             case CallAgents():
                 return self._shell.agents(effect)
             case RaceAgents():
-                run_race(effect.race, self._shell.now)
+                self._shell.race(effect.race, self._shell.now)
             case Pause():
                 time.sleep(effect.seconds)
         return None

@@ -15,7 +15,7 @@ import contextvars
 import functools
 import inspect
 from collections.abc import Callable
-from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from moonpool.core.clock import Clock, Deadline
@@ -28,7 +28,9 @@ from moonpool.pool.link import AsyncLink, BlockingLink
 from moonpool.pool.pool import Pool
 from moonpool.pool.ports import (
     AgentCall,
+    AwaitedCall,
     BatchPutCall,
+    Finisher,
     Outcome,
     Port,
     PutCall,
@@ -36,6 +38,7 @@ from moonpool.pool.ports import (
     call_length,
 )
 from moonpool.pool.protocol import CallAgents
+from moonpool.pool.read_race import ReadRace, run_race
 from moonpool.pool.results import Hit, PrefixMatch, PutResult
 from moonpool.pool.shell import BlockingShell
 
@@ -62,23 +65,45 @@ class Carrier:
 
     def agents(self, effect: CallAgents) -> list[Outcome]:
         """As run_agents, with a span for each agent from its submission to its end."""
-        with ExitStack() as spans:
-            finishers = []
-            for port, call in effect.calls:
-                span = self._tracer.begin(transfer_name(call), transfer_facts(port, call))
-                spans.callback(_end, span)
-                finishers.append((span, port.start(call, effect.timeout_s)))
-            outcomes = []
-            for span, finish in finishers:
-                outcomes.append(finish())
-                span.set_attribute("moonpool.failed", failures(outcomes[-1]))
-                _end(span)
-            return outcomes
+        finishers = [self._submit(port, call, effect.timeout_s) for port, call in effect.calls]
+        return [finisher() for finisher in finishers]
+
+    def race(self, race: ReadRace, now: Callable[[], float]) -> None:
+        """As run_race, with a span for each read, those that lose included."""
+        run_race(race, now, self._submit)
+
+    def _submit(self, port: Port, call: AgentCall, timeout_s: float) -> Finisher:
+        span = self._tracer.begin(transfer_name(call), transfer_facts(port, call))
+        try:
+            finisher = port.start(call, timeout_s)
+        except BaseException:
+            span.end()
+            raise
+        if isinstance(finisher, AwaitedCall):
+            return _AwaitedTransfer(span, finisher)
+        return partial(_finish, span, finisher)
 
 
-def _end(span: Span) -> None:
-    if span.is_recording():
+def _finish(span: Span, finisher: Finisher) -> Outcome:
+    try:
+        outcome = finisher()
+        span.set_attribute("moonpool.failed", failures(outcome))
+        return outcome
+    finally:
         span.end()
+
+
+class _AwaitedTransfer:
+    """An AwaitedCall whose span ends with it."""
+
+    def __init__(self, span: Span, call: AwaitedCall) -> None:
+        self._span = span
+        self._call = call
+        self.wait = call.wait
+        self.cancel = call.cancel
+
+    def __call__(self) -> Outcome:
+        return _finish(self._span, self._call)
 
 
 def transfer_name(call: AgentCall) -> str:
@@ -109,6 +134,7 @@ class TracedShell(BlockingShell):
         self._carrier = Carrier(self.tracer)
         super().__init__(config, clock)
         self.agents = self._carrier.agents
+        self.race = self._carrier.race
 
     def _connect(self, deadline: Deadline) -> BlockingLink:
         link = super()._connect(deadline)
@@ -122,6 +148,7 @@ class TracedAsyncShell(AsyncShell):
         self._carrier = Carrier(self.tracer)
         super().__init__(config)
         self.agents = self._carrier.agents
+        self.race = self._carrier.race
 
     async def connect(self, timeout_s: float) -> AsyncLink:
         link = await super().connect(timeout_s)
