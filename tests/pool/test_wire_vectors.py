@@ -113,11 +113,22 @@ def test_the_page_has_every_message_with_its_fields() -> None:
     }
 
 
+def line_of(words: Any) -> str:
+    return next(line for line in PAGE.splitlines() if line.startswith(f"- `{words.__name__}`: "))
+
+
+def test_the_page_has_every_state_of_a_task() -> None:
+    told = line_of(m.TaskState).partition(": ")[2]
+    assert told.split(", ") == [state.value for state in m.TaskState]
+
+
 @pytest.mark.parametrize(
-    "words", [m.PutStatus, m.LookupStatus, m.RemoveStatus, m.AwaitStatus], ids=lambda w: w.__name__
+    "words",
+    [m.PutStatus, m.LookupStatus, m.RemoveStatus, m.AwaitStatus, m.TaskKeyStatus],
+    ids=lambda words: words.__name__,
 )
 def test_the_page_has_every_status(words: Any) -> None:
-    line = next(line for line in PAGE.splitlines() if line.startswith(f"- `{words.__name__}`: "))
+    line = line_of(words)
     assert re.findall(r"(\d+) ([A-Z_]+)", line) == [(str(int(one)), one.name) for one in words]
 
 
