@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, chain
+from itertools import chain
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from moonpool.pool.columns import i32, pack_keys, replica_starts, u8, u16, u32, 
 from moonpool.pool.ports import BELOW, Buffer, Outcome, Port, ReadCall
 from moonpool.pool.protocol import Context, MasterLost, Protocol, ask, call_all, learn_topology
 from moonpool.pool.protocol_read import Wanted, read_wanted, report
+from moonpool.pool.read_race import own_memory
 from moonpool.pool.results import Hit, Miss, MissReason
 
 LOOKS_MAX = 4  # how often one call asks for a key's placement before it says miss
@@ -139,7 +140,7 @@ def _fetch_known(
     groups = _by_port(ports)
     if not all(port.local for port in groups):
         return None
-    targets = _own_memory(placements) if buffers is None else buffers
+    targets = own_memory([p.size for p in placements]) if buffers is None else buffers
     whole = ReadCall(np.array(slots, np.uint32), np.array(generations, np.uint64), targets, verify)
     calls = [_part(whole, which) for which in groups.values()] if len(groups) > 1 else [whole]
     outcomes = yield from call_all(context, list(zip(groups, calls, strict=True)))
@@ -151,13 +152,6 @@ def _fetch_known(
     if buffers is None:
         return [Hit(t.nbytes, p.node, t.tobytes()) for t, p in zip(targets, ports, strict=True)]
     return _hits(groups, outcomes)
-
-
-def _own_memory(placements: Sequence[Placement]) -> list[memoryview]:
-    """A piece of the object's size for each placement."""
-    ends = list(accumulate(placement.size for placement in placements))
-    memory = np.empty(ends[-1], np.uint8).data
-    return [memory[a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
 
 def _part(call: ReadCall, which: list[int]) -> ReadCall:

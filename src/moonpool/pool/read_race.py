@@ -10,7 +10,7 @@ Pure: a shell carries the calls (`run_race` is that of blocking ones) and says w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -169,10 +169,10 @@ def _slice_s(race: ReadRace, elapsed_s: float) -> float:
 
 
 def own_memory(sizes: Sequence[int]) -> list[memoryview]:
-    """A piece of each size, of one allocation."""
-    ends = np.cumsum([0, *sizes]).tolist()
+    """A piece of each size, of one allocation; there is at least one."""
+    ends = list(accumulate(sizes))
     memory = np.empty(ends[-1], np.uint8).data
-    return [memory[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    return [memory[a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
 
 def copy_whole(source: Buffer, size: int, target: Buffer) -> bool:
