@@ -42,17 +42,17 @@ async def explain_request(pool: AsyncPool, keys: list[bytes]) -> dict[str, Any]:
     that does not. Raises MoonpoolError."""
     matched = await pool.match_prefix(keys)
     count = matched.count
-    there = await pool.exists(keys)
     story: dict[str, Any] = {
         "blocks": len(keys),
         "hits": count,
         "nodes": matched.nodes,
-        "behind_the_gap": sum(there[count:]),
+        "behind_the_gap": 0,
         "readable": count == len(keys),
         "because": f"all {len(keys)} blocks are readable",
         "first_miss": None,
     }
     if count < len(keys):
+        story["behind_the_gap"] = sum(await pool.exists(keys[count:]))
         first = await explain_key(pool, keys[count])
         story["first_miss"] = first
         story["because"] = (
