@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from moonpool.core.errors import BadInput, MoonpoolError
+from moonpool.core.errors import BadInput, MoonpoolError, NotReady
 from moonpool.pool.node_control import control_of, tell_node
 from moonpool.pool.pool import Pool
 from moonpool.pool.results import Hit, RemoveStatus
@@ -146,6 +146,29 @@ def test_it_outlives_a_kill_of_its_node_and_leaves_under_a_new_master(rig: Rig, 
         tell(rig, "unmount", segment=2)
     eventually(lambda: mounted(rig) == [], "the segment is given back")
     assert whole()
+
+
+def test_a_stay_that_no_master_hears_is_no_success_and_may_be_said_again(rig: Rig) -> None:
+    pool = rig.connect()
+    tell(rig, "mount", size=12 * MIB)
+    served(pool, 3)
+    for key, size in SIZES.items():
+        assert pool.put(key, stamp(key, size)).ok
+    rig.kill(rig.master)
+
+    def unheard() -> bool:
+        try:
+            tell(rig, "unmount", segment=2)  # begins, whoever is there
+            tell(rig, "unmount", segment=2, stay=True)
+        except NotReady:
+            return True
+        return False
+
+    eventually(unheard, "the node has seen that its master is away")
+    rig.restart()
+    served(pool, 3)
+    assert tell(rig, "unmount", segment=2, stay=True)["segment"]["state"] == "serving"
+    assert not drains(pool)
 
 
 def test_what_cannot_be_is_said(rig: Rig) -> None:

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING
 
 from moonpool.core.address import cannot_listen
 from moonpool.core.clock import Clock, SystemClock
-from moonpool.core.errors import (
-    BadConfig,
-)
+from moonpool.core.errors import BadConfig
 from moonpool.core.host import host_id
 from moonpool.core.sections import NodeConfig
 from moonpool.core.tenants import load_tenants

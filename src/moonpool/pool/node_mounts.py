@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from moonpool.core.errors import BadInput, MoonpoolError, SegmentError
+from moonpool.core.errors import BadInput, MoonpoolError, NotReady, SegmentError
 from moonpool.pool import messages as m
 from moonpool.pool.node_link import Follower
 from moonpool.pool.node_machine import NodeMachine
@@ -123,13 +123,17 @@ class Mounts:
         return mount
 
     async def stay(self, number: int) -> Mount:
-        """It takes part again. Raises BadInput."""
+        """It takes part again. Raises BadInput; NotReady when no master hears it now, which may go
+        on emptying it until it is told: to ask again is safe."""
         mount = self._find(number)
         if mount.leaving is not None:
             mount.leaving.cancel()
             await asyncio.gather(mount.leaving, return_exceptions=True)
             mount.leaving = None
-            self._say(mount, "stay")
+        if not self._say(mount, "stay"):
+            raise NotReady(
+                f"segment {number} stays, but no master has heard so: ask again once one is there"
+            )
         return mount
 
     def _find(self, number: int) -> Mount:
