@@ -13,14 +13,13 @@ from moonpool.cli.parser import EXIT_FAILED, EXIT_OK
 from moonpool.cli.progress import progress
 from moonpool.core.errors import BadInput
 from moonpool.core.units import format_bytes, parse_duration
-from moonpool.pool.results import TaskInfo, TaskOutcome
+from moonpool.pool.results import TaskInfo, TaskOutcome, task_figures
 
 if TYPE_CHECKING:
     from moonpool.pool.pool import Pool
     from moonpool.pool.tasks import Task
 
 LOOK_S = 0.2
-KEYS_MAX = 65_536  # of one task
 WELL = (TaskOutcome.DONE, TaskOutcome.ALREADY)
 
 
@@ -38,14 +37,16 @@ def add_task_options(parser: argparse.ArgumentParser) -> None:
 
 def named_keys(args: argparse.Namespace, pool: Pool) -> list[bytes]:
     """Raises BadInput when there are none or too many."""
+    from moonpool.pool.inputs import BATCH_KEYS_MAX
+
     if bool(args.keys) == bool(args.prefix):
         raise BadInput("give keys or --prefix, one of the two")
     if args.keys:
         keys = [key.encode() for key in args.keys]
     else:
         keys = [one.key for one in pool.list(args.prefix)]
-    if not 0 < len(keys) <= KEYS_MAX:
-        raise BadInput(f"{len(keys)} objects; a task takes 1 to {KEYS_MAX}")
+    if not 0 < len(keys) <= BATCH_KEYS_MAX:
+        raise BadInput(f"{len(keys)} objects; a task takes 1 to {BATCH_KEYS_MAX}")
     return keys
 
 
@@ -78,18 +79,7 @@ def show(task: Task, info: TaskInfo, output: Output) -> int:
 
 
 def record_of(info: TaskInfo) -> dict[str, object]:
-    return {
-        "task": info.id,
-        "state": info.state.value,
-        "kind": info.kind,
-        "to": info.target,
-        "source": info.source,
-        "keys": info.total,
-        "done": info.done,
-        "failed": info.failed,
-        "bytes": info.size,
-        "left_s": info.left_s,
-    }
+    return {"task": info.id, **task_figures(info)}
 
 
 def summary(info: TaskInfo) -> str:

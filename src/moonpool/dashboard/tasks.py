@@ -11,7 +11,7 @@ import msgspec
 
 from moonpool.core.errors import BadInput, BadSize
 from moonpool.pool.aio import AsyncPool
-from moonpool.pool.results import TaskInfo, TaskState
+from moonpool.pool.results import TaskInfo, TaskState, task_figures
 from moonpool.pool.tasks import DEADLINE_S
 
 if TYPE_CHECKING:
@@ -85,18 +85,7 @@ async def _body(request: Request) -> _Body:
 
 
 def _record(info: TaskInfo) -> dict[str, Any]:
-    return {
-        "id": info.id,
-        "state": info.state.value,
-        "kind": info.kind,
-        "to": info.target,
-        "source": info.source,
-        "keys": info.total,
-        "done": info.done,
-        "failed": info.failed,
-        "bytes": info.size,
-        "left_s": info.left_s,
-    }
+    return {"id": info.id, **task_figures(info)}
 
 
 def _json(value: Any, status: int = 200) -> Response:

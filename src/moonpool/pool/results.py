@@ -182,6 +182,21 @@ class TaskInfo(NamedTuple):
         return self.state is TaskState.DONE and self.failed == 0
 
 
+def task_figures(info: TaskInfo) -> dict[str, object]:
+    """All but its id, as `moonpool task --json` and /v1/tasks name it."""
+    return {
+        "state": info.state.value,
+        "kind": info.kind,
+        "to": info.target,
+        "source": info.source,
+        "keys": info.total,
+        "done": info.done,
+        "failed": info.failed,
+        "bytes": info.size,
+        "left_s": info.left_s,
+    }
+
+
 TaskInfos = list[TaskInfo]
 TaskOutcomes = list[tuple[bytes, TaskOutcome]]
 
