@@ -8,6 +8,7 @@ import pytest
 from moonpool.pool import messages as m
 from moonpool.pool.catalog.tasks import KEPT_S, RUNNING_MAX, TASKS_MAX
 from moonpool.pool.columns import pack_keys, u8, unpack_keys
+from moonpool.pool.master_limits import MasterLimits
 from moonpool.pool.message_words import TaskKeyStatus as K
 from moonpool.pool.message_words import TaskState as T
 from moonpool.pool.messages import LookupStatus as L
@@ -162,6 +163,24 @@ def test_without_room_it_waits_until_its_deadline_and_says_so() -> None:
     assert ask(world, client, task.id).state == T.EXPIRED
     assert outcomes(world, client, task.id) == {b"a": K.NO_ROOM}
     assert world.look(client, b"b") == [L.FOUND], "no copy evicts"
+
+
+def test_what_has_no_room_does_not_keep_others_from_their_turn() -> None:
+    """Two keys a step, three that wait: the turn comes round to each of them."""
+    world = MasterWorld(SETTINGS, limits=MasterLimits(copied_rows_a_step=2))
+    for _ in range(2):
+        world.add_node(capacity=1 << 16)
+    client = world.client()
+    assert world.put(client, [b"b"], 40_000, prefer_segment=1) == [S.COMMITTED]
+    for key, size in ((b"large", 26_000), (b"larger", 27_000), (b"small", 64)):
+        assert world.put(client, [key], size, prefer_segment=0) == [S.COMMITTED]
+    task = begin(world, client, "copy", [b"large", b"larger", b"small"], "n1", deadline_ms=3000)
+    world.pass_time(4.0)
+    assert outcomes(world, client, task.id) == {
+        b"large": K.NO_ROOM,
+        b"larger": K.NO_ROOM,
+        b"small": K.DONE,
+    }
 
 
 def test_cancelled_it_does_no_more(world: MasterWorld) -> None:

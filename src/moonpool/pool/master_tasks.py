@@ -136,13 +136,13 @@ class TaskRoom:
             if now >= task.until:
                 self._end(task, S.EXPIRED, now)
                 continue
-            places = task.waiting(share)
+            places = task.next_waiting(share)
             rows = self._find([task.keys[place] for place in places])
             for place, row in zip(places, rows.tolist(), strict=True):
                 self._look(task, place, row)
             if task.kind != "clear":
                 self._order(task, now)
-            if not task.waiting(1):
+            if task.settled:
                 self._end(task, S.DONE, now)
 
     def _end(self, task: Task, state: S, now: float) -> None:

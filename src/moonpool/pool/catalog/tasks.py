@@ -68,8 +68,12 @@ class Task:
         """Bytes of the objects that it copied, moved or cleared."""
         return int(self.sizes[self.status == K.DONE].sum())
 
-    def waiting(self, most: int) -> list[int]:
-        """Keys that are not settled, from where the last look ended."""
+    @property
+    def settled(self) -> bool:
+        return not (self.status == K.WAITING).any()
+
+    def next_waiting(self, most: int) -> list[int]:
+        """Keys that are not settled, from where the last look ended: all have their turn."""
         places = np.flatnonzero(self.status == K.WAITING)
         if places.size > most:
             start = int(np.searchsorted(places, self.cursor))
