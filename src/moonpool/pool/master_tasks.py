@@ -138,10 +138,8 @@ class TaskRoom:
                 continue
             places = task.next_waiting(share)
             rows = self._find([task.keys[place] for place in places])
-            for place, row in zip(places, rows.tolist(), strict=True):
-                self._look(task, place, row)
-            if task.kind != "clear":
-                self._order(task, now)
+            found = zip(places, rows.tolist(), strict=True)
+            self._order(task, [one for one in found if self._look(task, *one)], now)
             if task.settled:
                 self._end(task, S.DONE, now)
 
@@ -157,18 +155,17 @@ class TaskRoom:
         rows: I32 = self._catalog.table.find(column.blob, np.frombuffer(column.ends, np.uint32))
         return rows
 
-    def _look(self, task: Task, place: int, row: int) -> None:
-        """Settle a key, as far as it is; what needs an order is left in `task.open`."""
+    def _look(self, task: Task, place: int, row: int) -> bool:
+        """Settle a key, as far as it is. Whether it needs an order."""
         table = self._catalog.table
-        task.open.discard(place)
         if row < 0 or table.state[row] == GHOST:
             task.settle(place, K.ABSENT)
-            return
+            return False
         if table.state[row] != COMMITTED:
-            return  # being written: it is waited for
+            return False  # being written: it is waited for
         one = np.array([row], np.int32)
         if self._catalog.copying.open(one)[0]:
-            return
+            return False
         _, replicas = table.replicas_of(one)
         held = {int(table.replica_segment[r]): int(r) for r in replicas.tolist()}
         size = int(table.size[row])
@@ -180,8 +177,9 @@ class TaskRoom:
             task.settle(place, K.ABSENT)
         elif task.tries[place] >= TRIES_MAX:
             task.settle(place, K.FAILED)
-        elif task.kind == "copy" or not table.flags[row] & LEASED:
-            task.open.add(place)
+        else:
+            return task.kind == "copy" or not table.flags[row] & LEASED
+        return False
 
     def _arrived(self, task: Task, place: int, row: int, held: dict[int, int], size: int) -> None:
         """There is a copy at the target. A move is over when its source's copy is gone, too; that
@@ -225,18 +223,14 @@ class TaskRoom:
 
     # Orders.
 
-    def _order(self, task: Task, now: float) -> None:
-        """Have copies made of what was found to need one, as far as there is room and a turn."""
+    def _order(self, task: Task, found: list[tuple[int, int]], now: float) -> None:
+        """Have copies made of these (place, row), as far as there is room and a turn."""
         table, copying = self._catalog.table, self._catalog.copying
-        places = sorted(task.open)
-        task.open.clear()
         groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
         taken: dict[int, int] = {}
         sizes: dict[tuple[int, int], int] = {}
         task.without_room = False
-        for place, row in zip(
-            places, self._find([task.keys[place] for place in places]).tolist(), strict=True
-        ):
+        for place, row in found:
             size = int(table.size[row])
             source = self._source(task, row)
             target = self._target(task, row, size, taken)

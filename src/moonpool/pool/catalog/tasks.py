@@ -8,7 +8,7 @@ for a while and the oldest go first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -45,7 +45,6 @@ class Task:
     cursor: int = 0
     ended_at: float = 0.0
     without_room: bool = False
-    open: set[int] = field(default_factory=set)  # keys with an order on its way
 
     @property
     def id(self) -> str:
@@ -85,12 +84,10 @@ class Task:
     def settle(self, place: int, status: K, size: int = 0) -> None:
         self.status[place] = status
         self.sizes[place] = size
-        self.open.discard(place)
 
     def end(self, state: S, rest: K, now: float) -> None:
         """What is not settled becomes `rest`."""
         self.status[self.status == K.WAITING] = rest
-        self.open.clear()
         self.state, self.ended_at = state, now
 
 
