@@ -87,9 +87,7 @@ class Joins:
             call.slots,
             endpoint.medium,
         )
-        segment.domain = endpoint.labels.get(self._catalog.config.failure_domain, "")
-        segment.told = None
-        segment.serves = self._serves(endpoint)
+        self._place(segment, endpoint)
         link = NodeLink(segment, endpoint, session, LinkState.ADOPTING, now)
         self._links.add(link)
         return link
@@ -99,15 +97,14 @@ class Joins:
         if link.session is not None:
             self._presence.detach(link, now)
         link.endpoint, link.session = call.endpoint, session
-        segment.node, segment.host_id = call.endpoint.node, call.endpoint.host_id
-        segment.domain = call.endpoint.labels.get(self._catalog.config.failure_domain, "")
-        segment.told = None
-        segment.serves = self._serves(call.endpoint)
+        self._place(segment, call.endpoint)
         return link
 
-    def _serves(self, endpoint: m.SegmentEndpoint) -> int:
-        domain = endpoint.trust_domain
-        return tenant_number(domain.decode()) if domain else -1
+    def _place(self, segment: Segment, endpoint: m.SegmentEndpoint) -> None:
+        domain = endpoint.labels.get(self._catalog.config.failure_domain, "")
+        trust = endpoint.trust_domain
+        serves = tenant_number(trust.decode()) if trust else -1
+        segment.lies_at(endpoint.node, endpoint.host_id, domain, serves)
 
     def _unfit(self, call: m.JoinSegment, segment: Segment | None) -> str:
         endpoint = call.endpoint

@@ -90,7 +90,7 @@ class Reports:
         """All that the segment holds was taken in."""
         assert link.progress is not None
         if link.progress.first and not link.segment.objects and self._catalog.config.slow_start_s:
-            link.segment.fresh_since, link.segment.warmth, link.segment.told = now, 0.1, None
+            link.segment.start_slowly(now)
         self._catalog.inventory.finish(link.segment, link.progress, wall_ms, now)
         link.progress = None
         link.state = LinkState.LIVE

@@ -126,6 +126,10 @@ class Segment:
             self.warmth,
         )
 
+    def lies_at(self, node: str, host_id: str, domain: str, serves: int) -> None:
+        self.told = None
+        self.node, self.host_id, self.domain, self.serves = node, host_id, domain, serves
+
     def promise(self, size: int, objects: int) -> None:
         self.told = None
         self.promised_bytes += size
@@ -153,6 +157,10 @@ class Segment:
                 last.objects + late.objects,
             )
         self.late.append(late)
+
+    def start_slowly(self, now: float) -> None:
+        self.told = None
+        self.fresh_since, self.warmth = now, 0.1
 
     def warm(self, now: float, slow_start_s: float) -> None:
         """A fresh segment is as warm as the part of its slow start that is over."""
