@@ -33,7 +33,6 @@ class SnapshotKeeper:
         self._step: asyncio.Handle | None = None
         self._ending = asyncio.Event()
         self._written: tuple[int, int] | None = None  # what the catalog was when it was written
-        self.failed = 0
 
     # Restart.
 
@@ -115,7 +114,6 @@ class SnapshotKeeper:
         try:
             await self._write_to(beside)
         except OSError as error:
-            self.failed += 1
             log.warning("snapshot %s was not written: %s", self._path, error.strerror)
             return
         finally:
