@@ -9,6 +9,7 @@ import numpy as np
 
 from moonpool._core import SegmentAgent, crc32c
 from moonpool.core.sections import MasterConfig
+from moonpool.core.tenants import Tenants
 from moonpool.pool import messages as m
 from moonpool.pool.columns import i32, pack_keys, u16, u32, u64
 from moonpool.pool.effects import Effect
@@ -56,6 +57,8 @@ class Node:
 class MasterWorld:
     """Sessions, time and delivery. Clients are session numbers."""
 
+    tenants: Tenants | None = None
+
     def __init__(
         self,
         config: MasterConfig = CONFIG,
@@ -89,6 +92,7 @@ class MasterWorld:
             limits=self.limits,
             nodes_expected=nodes_expected,
             first_term=first_term,
+            tenants=self.tenants,
             saved=saved,
         )
         for node in self.nodes:

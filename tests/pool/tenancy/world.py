@@ -12,9 +12,7 @@ from moonpool.core.sections import MasterConfig
 from moonpool.core.tenants import Tenant, Tenants
 from moonpool.pool import messages as m
 from moonpool.pool.columns import unpack_keys
-from moonpool.pool.master_machine import MasterMachine
 from moonpool.pool.ports import CLAIM_DTYPE
-from moonpool.pool.snapshot.saved import Saved
 from tests.pool.master_world import CONFIG, MasterWorld, stamp
 
 
@@ -23,29 +21,13 @@ def tenant(name: str, **how: Any) -> Tenant:
 
 
 class TenantWorld(MasterWorld):
+    tenants: Tenants
+
     def __init__(self, *tenants: Tenant, config: MasterConfig = CONFIG, **how: Any) -> None:
         self.tenants = Tenants(tenants)
         self._writer = ""
         self._names: dict[int, str] = {}
         super().__init__(config, **how)
-
-    def start(
-        self,
-        instance: int,
-        nodes_expected: int = 0,
-        first_term: int = 1,
-        saved: Saved | None = None,
-    ) -> None:
-        super().start(instance, nodes_expected, first_term, saved)
-        self.master = MasterMachine(
-            self.config,
-            instance.to_bytes(16, "little"),
-            limits=self.limits,
-            nodes_expected=nodes_expected,
-            first_term=first_term,
-            tenants=self.tenants,
-            saved=saved,
-        )
 
     def visitor(self, name: str = "", host: str = "h") -> int:
         """A client with this tenant's token; the operator without a name."""
