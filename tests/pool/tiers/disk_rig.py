@@ -1,7 +1,10 @@
 """A disk log in a folder, objects to put into it, and what a kill -9 would leave of it."""
 
 import random
+import resource
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from moonpool._core import crc32c
@@ -47,3 +50,14 @@ def flip(path: Path, offset: int, bit: int = 1) -> None:
 def bucket(path: Path) -> Path:
     (only,) = path.glob("*.bucket")
     return only
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """As on a full disk: the kernel refuses what goes beyond."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

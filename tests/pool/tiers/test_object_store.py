@@ -12,8 +12,7 @@ from moonpool.core.errors import BadConfig
 from moonpool.pool.tiers import object_store
 from moonpool.pool.tiers.base import WHOLE, Status
 from moonpool.pool.tiers.object_store import ObjectStore, open_remote
-from tests.pool.tiers.disk_rig import as_killed, flip, made
-from tests.pool.tiers.test_disk_log import files_of_at_most
+from tests.pool.tiers.disk_rig import as_killed, files_of_at_most, flip, made
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Remote
