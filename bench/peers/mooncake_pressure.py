@@ -43,6 +43,7 @@ REPLICAS: Final = 3
 SEGMENT_MEMORY: Final = 64 << 20
 
 KEYS: Final = "master_key_count"
+EVICTED: Final = "master_evicted_key_count"
 
 
 @contextlib.contextmanager
@@ -99,6 +100,7 @@ class _Asked:
             extra=self._end,
             begin=self._begin,
             span_s=ASK_S,
+            enough=lambda: self._evicted() > 0,  # many at once, and then none for seconds
         )
 
     def _put(self, count: int) -> list[str]:
@@ -110,7 +112,7 @@ class _Asked:
     def _begin(self) -> None:
         self._keys = self._put(ASKED - ASKED_ABSENT) + self._absent
         self._good = True
-        self._before = self._parts.counted(KEYS)
+        self._before = self._parts.counted(EVICTED)
         self.others.go()
 
     def _call(self) -> None:
@@ -119,13 +121,16 @@ class _Asked:
 
     def _end(self) -> Row:
         put = self.others.stop()
-        evicted = self._before + put.stored - self._parts.counted(KEYS)
+        evicted = self._evicted()
         self._good = self._good and evicted > 0
         return {
             "evicted_per_s": round(evicted / put.seconds),
             "puts_per_s": round(put.stored / put.seconds),
             "refused": put.refused,
         }
+
+    def _evicted(self) -> float:
+        return self._parts.counted(EVICTED) - self._before
 
 
 class _Evictions:
@@ -135,17 +140,12 @@ class _Evictions:
         self._parts = parts
         self._writer = _Writer(parts.store, EVICT_BYTES, EVICT_BATCH)
         self._numbers = itertools.count()
+        self._batches = 0
         ahead = EVICT_OBJECTS // EVICT_BATCH - EVICT_BATCHES - 8
         self._put(ahead)
         self._before = self._put(EVICT_BATCHES)
-        expect(self._put_so_far == parts.counted(KEYS), "it evicts before it is full")
+        expect(parts.counted(EVICTED) == 0, "it evicts before it is full")
         self._put(16 + EVICT_OBJECTS // EVICT_BATCH // 8)
-
-    @property
-    def _put_so_far(self) -> int:
-        return EVICT_BATCH * self._batches
-
-    _batches = 0
 
     def case(self) -> Case:
         return Case(
@@ -172,7 +172,7 @@ class _Evictions:
         self._batches += 1
 
     def _begin(self) -> None:
-        self._keys = self._parts.counted(KEYS)
+        self._evicted_before = self._parts.counted(EVICTED)
         self._first = self._batches
         self._cpu = cpu_seconds([self._parts.master.pid]) - cpu_seconds([])
 
@@ -180,7 +180,7 @@ class _Evictions:
         spent = cpu_seconds([self._parts.master.pid]) - cpu_seconds([]) - self._cpu
         self._calls = self._batches - self._first
         put = EVICT_BATCH * self._calls
-        self._evicted = self._keys + put - self._parts.counted(KEYS)
+        self._evicted = self._parts.counted(EVICTED) - self._evicted_before
         each = spent * 1e6 / put
         beyond = max(each - self._before, 0.0) * put / max(self._evicted, 1)
         return {

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from bench.rows import Row, merged, short
 
 SPAN_S: Final = 0.3  # of timed calls, per case and round
+ENOUGH_S: Final = 20.0  # of timed calls, at the most, where a case waits for something
 CALLS_MIN: Final = 5
 WARM_UP_CALLS: Final = 3
 READY: Final = "ready"
@@ -36,6 +37,7 @@ class Case(NamedTuple):
     after: Callable[[], object] | None = None  # untimed, after each call
     begin: Callable[[], object] | None = None  # untimed, before a round
     span_s: float = SPAN_S
+    enough: Callable[[], bool] | None = None  # untimed; a round goes on until it is so, or too long
 
 
 class Rival(NamedTuple):
@@ -71,7 +73,7 @@ def one_round(case: Case, pids: Sequence[int]) -> Row:
     laps: list[int] = []
     spent_ns, end_ns = 0, int(case.span_s * 1e9)
     cpu_before = cpu_seconds(pids)
-    while spent_ns < end_ns or len(laps) < CALLS_MIN:
+    while spent_ns < end_ns or len(laps) < CALLS_MIN or not _enough(case, spent_ns / 1e9):
         start = clock()
         case.call()
         laps.append(clock() - start)
@@ -90,6 +92,10 @@ def one_round(case: Case, pids: Sequence[int]) -> Row:
         figures |= {"gb_per_s": gb / (spent_ns / 1e9), "cpu_s_per_gb": cpu_s / gb}
     row: Row = {key: short(value) for key, value in figures.items()}
     return row | (case.extra() if case.extra else {}) | {"ok": case.arrived()}
+
+
+def _enough(case: Case, spent_s: float) -> bool:
+    return case.enough is None or spent_s >= ENOUGH_S or case.enough()
 
 
 def rows_of_round(title: Title, rival: Rival) -> Iterator[Row]:

@@ -5,10 +5,13 @@ import time
 
 import pytest
 from bench.children import Child, ChildFailed
+from bench.peers import mooncake_pressure, mooncake_steady, rounds
 from bench.peers.memory import PAGE, Memory, block, pages
 from bench.peers.rounds import CALLS_MIN, WARM_UP_CALLS, Case, Rival, Title, rows_of_round
 from bench.peers.system import NEEDS
 from bench.rows import problems_of
+
+from moonpool.bench import pressure, steady_puts
 
 
 def test_every_byte_of_a_block_depends_on_its_number() -> None:
@@ -53,6 +56,28 @@ def test_what_comes_before_a_round_and_after_each_call_is_done_and_not_timed() -
     (row,) = rows_of_round(Title("pressure", "redis", "8"), Rival([case], []))
     assert done == ["begin", *["call", "after"] * (WARM_UP_CALLS + CALLS_MIN)]
     assert isinstance(row["ops_per_s"], float) and row["ops_per_s"] > 1000
+
+
+def test_a_round_goes_on_until_it_is_enough_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[int] = []
+    case = Case("one", lambda: calls.append(1), lambda: True, span_s=0.0)
+    until = case._replace(enough=lambda: len(calls) == WARM_UP_CALLS + 50)
+    next(rows_of_round(Title("pressure", "redis", "8"), Rival([until], [])))
+    assert len(calls) == WARM_UP_CALLS + 50
+    monkeypatch.setattr(rounds, "ENOUGH_S", 0.001)
+    never = case._replace(enough=lambda: False)
+    next(rows_of_round(Title("pressure", "redis", "8"), Rival([never], [])))
+
+
+def test_a_rivals_pressure_is_ours() -> None:
+    ours, theirs = vars(pressure), vars(mooncake_pressure)
+    both = {name for name in ours.keys() & theirs.keys() if name.isupper()}
+    assert {"ASKED", "PUTS_PER_S", "EVICT_OBJECTS", "MIX", "CHURN", "REPLICAS"} <= both
+    assert {name: theirs[name] for name in both} == {name: ours[name] for name in both}
+    assert mooncake_steady.BATCH == steady_puts.BATCH
+    assert rounds.ENOUGH_S == pressure.ASK_MAX_S
 
 
 def test_a_child_answers_line_by_line_and_ends_with_its_stdin() -> None:

@@ -23,6 +23,8 @@ from moonpool.core.errors import BadInput, did_you_mean
 from moonpool.pool.cluster import cpu_seconds
 
 Row = dict[str, object]
+Figures = dict[str, float]
+Laps = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 BENCHES: Final = {
     "store": "moonpool.bench.store",
@@ -121,21 +123,33 @@ def measure(
     Returns p50_us, p99_us and ops_per_s (items), with `bytes_per_call` also gb_per_s (decimal) and
     cpu_s_per_gb of this process and `pids`.
     """
-    found: dict[str, list[float]] = {}
+    found = []
     for number in range(rounds + 1):
         meter = CpuMeter(pids)
         lap_ns = _laps(call, calls)
-        cpu_s, total_s = meter.seconds(), float(lap_ns.sum()) / 1e9
-        if number == 0:
-            continue
-        p50, p99 = np.percentile(lap_ns, [50, 99]) / 1e3
-        figures = {"p50_us": p50, "p99_us": p99, "ops_per_s": calls * items_per_call / total_s}
-        if bytes_per_call:
-            moved_gb = calls * bytes_per_call / 1e9
-            figures |= {"gb_per_s": moved_gb / total_s, "cpu_s_per_gb": cpu_s / moved_gb}
-        for key, value in figures.items():
-            found.setdefault(key, []).append(float(value))
-    return {key: statistics.median(values) for key, values in found.items()}
+        cpu_s = meter.seconds()
+        if number > 0:
+            found.append(figures_of(lap_ns, items_per_call, bytes_per_call, cpu_s))
+    return medians(found)
+
+
+def figures_of(
+    lap_ns: Laps, items_per_call: int, bytes_per_call: int = 0, cpu_s: float = 0.0
+) -> Figures:
+    """Of one round, what `measure` returns; `cpu_s` as a CpuMeter says it."""
+    total_s = float(lap_ns.sum()) / 1e9
+    p50, p99 = (np.percentile(lap_ns, [50, 99]) / 1e3).tolist()
+    ops_per_s = lap_ns.size * items_per_call / total_s
+    figures = {"p50_us": p50, "p99_us": p99, "ops_per_s": ops_per_s}
+    if bytes_per_call:
+        moved_gb = lap_ns.size * bytes_per_call / 1e9
+        figures |= {"gb_per_s": moved_gb / total_s, "cpu_s_per_gb": cpu_s / moved_gb}
+    return figures
+
+
+def medians(rounds: Sequence[Figures]) -> Row:
+    """Of each figure, over the rounds (at least one, all with the same figures)."""
+    return {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
 
 
 def machine_row() -> Row:
@@ -155,7 +169,7 @@ def machine_row() -> Row:
     )
 
 
-def _laps(call: Callable[[], object], calls: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _laps(call: Callable[[], object], calls: int) -> Laps:
     clock = time.perf_counter_ns
     laps = np.empty(calls, np.int64)
     for index in range(calls):
