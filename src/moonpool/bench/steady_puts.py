@@ -18,6 +18,7 @@ import moonpool
 from moonpool.core.errors import PoolError
 
 BATCH: Final = 32
+ANSWER_S: Final = 60.0  # it may be in a put that waits
 
 
 class Put(NamedTuple):
@@ -60,7 +61,11 @@ class SteadyPuts:
     ) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait()
+        try:
+            self._process.wait(ANSWER_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         self._process.stdout.close()
 
     def _say(self, line: str) -> None:
@@ -70,8 +75,10 @@ class SteadyPuts:
 
     def _hear(self, start: str) -> str:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        said = select.select([self._process.stdout], [], [], ANSWER_S)[0]
+        line = self._process.stdout.readline() if said else ""
         if not line.startswith(start):
+            self._process.kill()
             raise PoolError(f"the process that puts said {line!r} instead of {start!r}")
         return line.removeprefix(start)
 
