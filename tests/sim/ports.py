@@ -110,7 +110,9 @@ class SimPort:
             status[good] = Status.UNREACHABLE if sealed is None else sealed
         bad = np.flatnonzero((status != Status.OK) & (generations != 0))
         if len(bad):
-            yield Rpc(self.actor, lambda agent: agent.abort(slots[bad], generations[bad]))
+            aborted = yield Rpc(self.actor, lambda agent: agent.abort(slots[bad], generations[bad]))
+            if self.claims is not None:
+                self.claims.end(0, aborted is None)
         return Outcome(status, slots, generations, crcs)
 
     def _write_piece(

@@ -17,6 +17,7 @@ from moonpool.pool.open_claims import OpenClaims, any_lost
 from moonpool.pool.ports import (
     U8,
     U32,
+    U64,
     AbortCall,
     AgentCall,
     BatchPutCall,
@@ -150,7 +151,7 @@ class ShmPort:
         sealed = self._control.seal(slots, generations, crcs, call.term, timeout_s)()
         if sealed.status.any():
             bad = sealed.status != Status.OK
-            self._control.abort(slots[bad], generations[bad], timeout_s)()
+            self._give_back(slots[bad], generations[bad], timeout_s)
         return Outcome(sealed.status, slots, generations, crcs, text=claim.text)
 
     def _write_granted(self, call: PutCall, claim: Outcome, timeout_s: float) -> Outcome:
@@ -185,10 +186,15 @@ class ShmPort:
             status[good] = sealed.status
         bad = granted[status[granted] != Status.OK]
         if len(bad):
-            self._control.abort(claim.slots[bad], claim.generations[bad], timeout_s)()
+            self._give_back(claim.slots[bad], claim.generations[bad], timeout_s)
         all_crcs = np.zeros(len(call.records), np.uint32)
         all_crcs[granted] = crcs
         return Outcome(status, claim.slots, claim.generations, all_crcs, text=claim.text)
+
+    def _give_back(self, slots: U32, generations: U64, timeout_s: float) -> None:
+        """Of an open put. An agent that did not hear it would wait for this writer for good."""
+        aborted = self._control.abort(slots, generations, timeout_s)()
+        self._claims.end(0, any_lost(aborted.status))
 
     def _claim(self, call: ClaimCall, timeout_s: float) -> Finisher:
         """Granted claims stay open until they are sealed or aborted."""
