@@ -15,8 +15,7 @@
 namespace moonpool {
 namespace {
 
-constexpr std::size_t kAhead = 8;  // rows whose lines are asked for before they are copied
-constexpr std::size_t kLine = 64;
+constexpr std::size_t kAhead = 8;   // rows that are asked for before they are copied
 constexpr std::size_t kPart = 128;  // rows that somebody takes at a time: some tens of microseconds
 constexpr std::uint32_t kNoShift = 32;
 
@@ -65,10 +64,9 @@ void RowTable::move_rows(std::uint32_t layer, std::span<const std::uint32_t> pos
                          std::size_t first) const {
   const std::size_t count = positions.size();
   const std::size_t bytes = shape_.row_bytes;
-  auto ask = [&](std::size_t i) {
-    const std::uint8_t* from = row(layer, positions[i]);
-    for (std::size_t at = 0; at < bytes; at += kLine) prefetch(from + at);
-  };
+  // Only its first line: the core finds the others itself, and asking for each costs more than it
+  // brings.
+  const auto ask = [&](std::size_t i) { prefetch(row(layer, positions[i])); };
   for (std::size_t i = 0; i < std::min(kAhead, count); i++) ask(i);
   for (std::size_t i = 0; i < count; i++) {
     if (i + kAhead < count) ask(i + kAhead);
