@@ -93,6 +93,8 @@ inline std::int64_t deadline_or_default(std::optional<std::int64_t> deadline_ms)
   return *deadline_ms;
 }
 
+// Connection, with Op and SharedRegion, which it answers with.
+nanobind::class_<ConnectionHandle> bind_connection(nanobind::module_& m);
 void bind_endpoint_objects(nanobind::class_<ConnectionHandle>& connection);
 
 }  // namespace moonpool
