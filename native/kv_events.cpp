@@ -177,12 +177,14 @@ void EventReader::apply_event(MsgpackReader& in, const EventSource& source, std:
     index_.drop_place(place);
     feed_.forget(place);
     counts.cleared++;
+  } else if (type != "CacheDigest" && type != "RangesCleared") {
+    counts.ignored++;
+  } else if (++counts.walks > source.walks_max) {
+    counts.ignored++;
   } else if (type == "CacheDigest") {
     compare(fields, source, place, accounts);
-  } else if (type == "RangesCleared") {
-    clear_ranges(fields, source, place, counts);
   } else {
-    counts.ignored++;
+    clear_ranges(fields, source, place, counts);
   }
 }
 

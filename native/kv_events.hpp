@@ -20,7 +20,8 @@ namespace moonpool {
 struct EventSource {
   std::span<const std::uint32_t> places;  // by data-parallel rank
   std::uint64_t model_seed = 0;
-  std::uint32_t block_size = 0;  // tokens; 0: taken from the first event
+  std::uint32_t block_size = 0;     // tokens; 0: taken from the first event
+  std::uint64_t walks_max = ~0ull;  // accounts and cleared ranges, which look at the whole index
 };
 
 struct EventCounts {
@@ -30,13 +31,15 @@ struct EventCounts {
   std::uint64_t unknown = 0;   // removed or moved, and not held
   std::uint64_t orphaned = 0;  // blocks that wait for their parent
   std::uint64_t cleared = 0;
-  std::uint64_t ignored = 0;     // events of groups that are no prefix, or of unknown types
+  std::uint64_t ignored = 0;     // events of groups that are no prefix, of unknown types, or
+                                 // accounts and cleared ranges above walks_max
   std::uint64_t malformed = 0;   // events
   std::uint64_t mismatched = 0;  // events of another block size
   std::uint64_t block_size = 0;  // that of the last stored event
   std::uint64_t groups = 0;      // bits of the KV groups that stored something
   std::uint64_t renewals = 0;    // events of ranges that are told anew
   std::uint64_t renewed = 0;     // blocks removed for it
+  std::uint64_t walks = 0;       // accounts and cleared ranges, those above walks_max included
 };
 
 // A worker's own account of one slot: the ranges in which the index has something else.

@@ -149,7 +149,7 @@ struct Index {
   }
 
   auto apply(nb::handle message, nb::handle places, std::uint64_t model_seed,
-             std::uint32_t block_size) {
+             std::uint32_t block_size, std::uint64_t walks_max) {
     const BytesArg bytes(message, "message");
     const ColumnArg<std::uint32_t> of_ranks(places, "places");
     std::vector<Account> accounts;
@@ -157,7 +157,7 @@ struct Index {
     {
       nb::gil_scoped_release released;
       const std::lock_guard one(reading);
-      counts = reader.apply(bytes, {of_ranks, model_seed, block_size}, accounts);
+      counts = reader.apply(bytes, {of_ranks, model_seed, block_size, walks_max}, accounts);
     }
     nb::list found;
     for (const Account& account : accounts) {
@@ -169,7 +169,7 @@ struct Index {
     return nb::make_tuple(counts.events, counts.stored, counts.removed, counts.unknown,
                           counts.orphaned, counts.cleared, counts.ignored, counts.malformed,
                           counts.mismatched, counts.block_size, counts.groups, counts.renewals,
-                          counts.renewed, found);
+                          counts.renewed, found, counts.walks);
   }
 
   nb::dict stat() const {
@@ -205,7 +205,8 @@ void bind_prefix_index(nb::module_& m) {
       .def("holders", &Index::holders, nb::arg("hashes").noconvert())
       .def("route", &Index::route, nb::arg("tokens").noconvert(), "block_size"_a, "seed"_a,
            nb::arg("places").noconvert(), nb::arg("weights").noconvert())
-      .def("apply", &Index::apply, "message"_a, "places"_a, "model_seed"_a, "block_size"_a)
+      .def("apply", &Index::apply, "message"_a, "places"_a, "model_seed"_a, "block_size"_a,
+           "walks_max"_a)
       .def(
           "held",
           [](const Index& self, std::uint32_t place, std::uint32_t slot) {

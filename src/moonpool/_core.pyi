@@ -1053,7 +1053,12 @@ class PrefixIndex:
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], int, npt.NDArray[np.uint64]]:
         """Costs, tokens held i64[3, places], tokens in the pool, and the prompt's hashes."""
     def apply(
-        self, message: _Buffer, places: npt.NDArray[np.uint32], model_seed: int, block_size: int
+        self,
+        message: _Buffer,
+        places: npt.NDArray[np.uint32],
+        model_seed: int,
+        block_size: int,
+        walks_max: int,
     ) -> tuple[Any, ...]:
         """The fields of router.index.Applied. Raises BadMessage."""
     def held(self, place: int, slot: int) -> int: ...

@@ -19,7 +19,7 @@ from moonpool.core.engine_section import EngineConfig
 from moonpool.engine.events import EventPublisher
 from moonpool.router import Brain, RouteRequest, Worker
 from moonpool.router.accounts import DIGEST, REPAIRS_MAX, Accounts, packed
-from moonpool.router.index import Applied
+from moonpool.router.index import WALKS_MAX, Applied
 from moonpool.router.subscriber import EventSubscriber
 from tests.router.publisher import Publisher, stored
 
@@ -68,6 +68,16 @@ def test_who_keeps_no_account_is_asked_once() -> None:
     accounts = Accounts()
     accounts.answered(b"")
     assert accounts.due() == b""
+
+
+def test_so_many_walks_count_and_later_as_many_again() -> None:
+    accounts = Accounts(every_s=60.0)
+    assert accounts.walks_left(5.0) == WALKS_MAX
+    accounts.walked(3)
+    assert accounts.walks_left(64.9) == WALKS_MAX - 3
+    accounts.walked(WALKS_MAX)
+    assert (accounts.walks_left(64.9), accounts.passed_over) == (0, 3)
+    assert accounts.walks_left(65.0) == WALKS_MAX
 
 
 @dataclass
@@ -215,6 +225,7 @@ async def test_ranges_in_old_messages_are_no_flood_of_questions() -> None:
     try:
         await until(lambda: not subscriber.accounts.offered and len(subscriber._tasks) == 1)
         assert publisher.asked == [bytes(8), DIGEST]
+        assert subscriber.accounts.passed_over == 1500 - WALKS_MAX
     finally:
         await subscriber.close()
         publisher.task.cancel()

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 import zmq
 import zmq.asyncio
 
@@ -170,6 +171,42 @@ async def test_over_real_sockets_nothing_is_missed() -> None:
         await subscriber.close()
         publisher.task.cancel()
         context.destroy(linger=0)
+
+
+class Flood:
+    """The answer of a replay socket that never has to be waited for, nor ends."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+
+    def connect(self, _: str) -> None: ...
+    def close(self, linger: int) -> None: ...
+    def setsockopt(self, _: int, __: int) -> None: ...
+    async def send_multipart(self, _: list[bytes]) -> None: ...
+
+    async def recv_multipart(self) -> list[bytes]:
+        self.frames += 1
+        return [b"", b"kv", b"no number", b""]
+
+
+async def test_an_answer_that_never_ends_does_not_keep_others_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("moonpool.router.subscriber.REPLAY_MESSAGES_MAX", 3200)
+    subscriber = EventSubscriber(Brain(), "w", "tcp://127.0.0.1:1", replay="tcp://127.0.0.1:2")
+    flood, turns = Flood(), 0
+
+    class Context:
+        def socket(self, _: int) -> Flood:
+            return flood
+
+    subscriber._context = Context()
+    asking = asyncio.create_task(subscriber._ask(bytes(8)))
+    while not asking.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert await asking == ([], None) and subscriber.malformed == flood.frames == 3200
+    assert turns >= 100
 
 
 async def test_a_publisher_that_nobody_hears_is_asked_and_named() -> None:

@@ -23,7 +23,7 @@ from moonpool.router import (
     prefix_hashes,
     prefix_seed,
 )
-from moonpool.router.index import Applied
+from moonpool.router.index import WALKS_MAX, Applied
 
 TOKENS = np.arange(4, 164, dtype=np.uint32)
 KEYS = [(0x9000_0000_0000_0000 + i * 0x1234_5678_9ABC) % 2**64 for i in range(10)]
@@ -296,6 +296,16 @@ def test_ranges_told_anew_replace_what_was_known_of_them() -> None:
     assert brain.intake.renewed_blocks == len(gone)
 
 
+def test_a_message_has_so_many_looks_at_the_whole_index() -> None:
+    brain = brain_with()
+    send(brain, as_map())
+    cleared = {"type": "RangesCleared", "medium": "GPU", "ranges": bytes(32)}
+    applied = send(brain, *[account_of(WIDE), cleared] * WALKS_MAX, as_map(type="BlockRemoved"))
+    assert len(applied.accounts) == applied.renewed_ranges == WALKS_MAX // 2
+    assert (applied.walks, applied.ignored_events) == (2 * WALKS_MAX, WALKS_MAX)
+    assert applied.removed == 10, "what comes after them counts"
+
+
 def test_an_account_counts_for_nothing_where_the_index_had_no_room() -> None:
     brain = Brain(BrainConfig(index_bytes_max=1 << 20))
     brain.add_worker(Worker(id="w", model="m", block_size=16))
@@ -399,5 +409,7 @@ def test_the_pool_names_blocks_as_an_engine_did(form: object) -> None:
     assert of_pool() == 160
     brain.intake.forget_pool()
     assert of_pool() == 0
-    with pytest.raises(BadInput):
-        brain.intake.apply_pool_message(b"?")
+    nested = b"\x93\xcb" + bytes(8) + b"\x91" + b"\x91" * 200_000 + b"\xc0\x00"
+    for message in (b"?", nested):
+        with pytest.raises(BadInput):
+            brain.intake.apply_pool_message(message)

@@ -10,12 +10,13 @@ for comes in the stream, numbered like everything else, so an account is one of 
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from moonpool.router.index import Applied
+from moonpool.router.index import WALKS_MAX, Applied
 
 DIGEST: Final = b"digest"
 RANGES: Final = b"ranges"
@@ -26,14 +27,20 @@ REPAIRS_MAX: Final = 3
 
 
 class Accounts:
-    """Of one publisher's stream."""
+    """Of one publisher's stream; in `every_s` seconds at most WALKS_MAX accounts and renewed
+    ranges of it count, whoever asked for them. What was not looked at is asked for again."""
 
-    def __init__(self) -> None:
+    def __init__(self, every_s: float = 60.0) -> None:
         self.compared = 0
         self.drifted = 0
         """Accounts that differed."""
         self.offered = True
         """False: the publisher keeps no account."""
+        self.passed_over = 0
+        """Accounts and renewed ranges that were too many."""
+        self._every_s = every_s
+        self._walks_left = WALKS_MAX
+        self._renewed_at = -math.inf
         self._repairs = 0
         self._repairing = False
 
@@ -51,6 +58,17 @@ class Accounts:
         """Nothing is known of the publisher any more, so nothing can have drifted."""
         self._repairs = 0
         self._repairing = False
+
+    def walks_left(self, now: float) -> int:
+        """How many the next message may have."""
+        if now - self._renewed_at >= self._every_s:
+            self._renewed_at, self._walks_left = now, WALKS_MAX
+        return self._walks_left
+
+    def walked(self, walks: int) -> None:
+        """After each message."""
+        self.passed_over += max(0, walks - self._walks_left)
+        self._walks_left = max(0, self._walks_left - walks)
 
     def answered(self, what: bytes) -> None:
         """The replay socket's answer to a question; other engines know no such thing."""

@@ -23,6 +23,7 @@ from moonpool.router.guesses import Generations
 from moonpool.router.index import (
     GUESS_SLOTS,
     PREDICTION_SLOTS,
+    WALKS_MAX,
     Applied,
     Message,
     Places,
@@ -153,12 +154,15 @@ class Brain:
         """What the pool, which serves every worker, gained and lost, in own hashes."""
         self.intake.apply_pool(events)
 
-    def apply_message(self, worker_id: str, message: Message) -> Applied:
-        """One message as vLLM, SGLang or Moonpool's engine publishes it.
+    def apply_message(
+        self, worker_id: str, message: Message, walks_max: int = WALKS_MAX
+    ) -> Applied:
+        """One message as vLLM, SGLang or Moonpool's engine publishes it; of events that look at
+        the whole index at most `walks_max` count.
 
         Raises BadInput: unknown worker, or no message at all.
         """
-        return self.intake.apply_message(worker_id, message)
+        return self.intake.apply_message(worker_id, message, walks_max)
 
     # Inside
 

@@ -9,7 +9,7 @@ when it has got old costs no more than dropping a worker.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,9 @@ Weights = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
 Message = bytes | memoryview
 """As it came from an engine."""
+WALKS_MAX: Final = 16
+"""Accounts and renewed ranges that one publisher may send in a while: each takes tens of
+milliseconds in a large index, however little the publisher has in it."""
 
 
 class Found(NamedTuple):
@@ -63,6 +66,9 @@ class Applied(NamedTuple):
     accounts: list[tuple[int, int, npt.NDArray[np.uint8]]]
     """A worker's own of what it holds: place, slot, and 1 for each of the 256 ranges of names that
     differ from what is known here."""
+    walks: int = 0
+    """Accounts and renewed ranges, each of which looks at the whole index; what was too many of
+    them is among the ignored events."""
 
 
 class PrefixIndex:
@@ -124,13 +130,19 @@ class PrefixIndex:
         return costs, Found(held, pool), hashes
 
     def apply(
-        self, message: Message, places: npt.NDArray[np.uint32], model_seed: int, block_size: int
+        self,
+        message: Message,
+        places: npt.NDArray[np.uint32],
+        model_seed: int,
+        block_size: int,
+        walks_max: int = WALKS_MAX,
     ) -> Applied:
-        """Apply one message as an engine publishes it; `places` by data-parallel rank.
+        """Apply one message as an engine publishes it; `places` by data-parallel rank. Of events
+        that look at the whole index at most `walks_max` count.
 
         Raises ValueError when it is none; single events that do not fit are counted.
         """
-        return Applied(*self._core.apply(message, places, model_seed, block_size))
+        return Applied(*self._core.apply(message, places, model_seed, block_size, walks_max))
 
     def held(self, place: int, slot: int) -> int:
         """Blocks held in one slot."""

@@ -11,7 +11,14 @@ from moonpool.core.errors import BadInput
 from moonpool.router.base import Cleared, Event, Stored
 from moonpool.router.fleet import Fleet, Member
 from moonpool.router.hashing import prefix_seed
-from moonpool.router.index import GUESS_SLOTS, POOL_PLACE, Applied, Message, PrefixIndex
+from moonpool.router.index import (
+    GUESS_SLOTS,
+    POOL_PLACE,
+    WALKS_MAX,
+    Applied,
+    Message,
+    PrefixIndex,
+)
 
 _CLEARED = b"AllBlocksCleared"
 
@@ -48,15 +55,18 @@ class Intake:
         for event in events:
             self._apply_at(POOL_PLACE, event)
 
-    def apply_pool_message(self, message: Message) -> Applied:
+    def apply_pool_message(self, message: Message, walks_max: int = WALKS_MAX) -> Applied:
         """One message of the pool (`moonpool admin --events`): it names blocks as some engine did,
         and not of which model. Raises BadInput: not a message."""
         place = np.array([POOL_PLACE], np.uint32)
         models = sorted({member.worker.model for member in self._fleet.members.values()}) or [""]
         try:
             message = self._cleared_first(message)
-            applied = [self._index.apply(message, place, prefix_seed(model), 0) for model in models]
-        except (ValueError, msgspec.MsgspecError) as error:
+            applied = [
+                self._index.apply(message, place, prefix_seed(model), 0, walks_max)
+                for model in models
+            ]
+        except (ValueError, msgspec.MsgspecError, RecursionError) as error:
             raise BadInput(f"the pool: no KV event message: {error}") from None
         return applied[0]
 
@@ -72,7 +82,9 @@ class Intake:
         """What was known of it is no longer trusted: events were lost, or it was restarted."""
         self._index.drop(POOL_PLACE)
 
-    def apply_message(self, worker_id: str, message: Message) -> Applied:
+    def apply_message(
+        self, worker_id: str, message: Message, walks_max: int = WALKS_MAX
+    ) -> Applied:
         """One message of an engine. Raises BadInput: unknown worker, or not a message."""
         member = self._fleet.member(worker_id)
         try:
@@ -81,6 +93,7 @@ class Intake:
                 np.array(member.places, np.uint32),
                 prefix_seed(member.worker.model),
                 member.block_size,
+                walks_max,
             )
         except ValueError as error:
             raise BadInput(f"worker {worker_id}: no KV event message: {error}") from None

@@ -29,6 +29,7 @@ REPLAY_MESSAGES_MAX: Final = 1_000_000
 REPLAY_BYTES_MAX: Final = 1 << 30
 MESSAGE_BYTES_MAX: Final = 1 << 28  # who sends a longer one is cut off
 TURN_MESSAGES_MAX: Final = 32
+DIGEST_S: Final = 60.0
 
 
 class EventSubscriber:
@@ -54,7 +55,7 @@ class EventSubscriber:
         digest_s: float = 0.0,
     ) -> None:
         self.feed = Feed(replays=bool(replay))
-        self.accounts = Accounts()
+        self.accounts = Accounts(digest_s or DIGEST_S)
         self.malformed = 0
         self._brain = brain
         self._worker_id = worker_id
@@ -132,17 +133,19 @@ class EventSubscriber:
 
     def _apply(self, message: Message) -> None:
         try:
-            applied = self._take(message)
+            left = self.accounts.walks_left(asyncio.get_running_loop().time())
+            applied = self._take(message, left)
         except BadInput:
             self.malformed += 1
         else:
+            self.accounts.walked(applied.walks)
             if applied.accounts or applied.renewed_ranges:
                 self._account(applied)
         if self._on_applied is not None:
             self._on_applied()
 
-    def _take(self, message: Message) -> Applied:
-        return self._brain.apply_message(self._worker_id, message)
+    def _take(self, message: Message, walks_max: int) -> Applied:
+        return self._brain.apply_message(self._worker_id, message, walks_max)
 
     def _forget(self) -> None:
         self._brain.intake.forget(self._worker_id, self._rank)
@@ -225,7 +228,11 @@ class EventSubscriber:
                 socket.connect(self._replay)
                 async with asyncio.timeout(REPLAY_TIMEOUT_S):
                     await socket.send_multipart([b"", question])
-                    while len(found) < REPLAY_MESSAGES_MAX and found_bytes < REPLAY_BYTES_MAX:
+                    for number in range(1, REPLAY_MESSAGES_MAX + 1):
+                        if found_bytes >= REPLAY_BYTES_MAX:
+                            break
+                        if number % TURN_MESSAGES_MAX == 0:  # what lies there is no wait
+                            await asyncio.sleep(0)
                         frames = await socket.recv_multipart()
                         if len(frames) < 2 or frames[-2] == END:
                             return found, frames[-1]
@@ -249,8 +256,8 @@ class PoolSubscriber(EventSubscriber):
     def _problems(self) -> dict[str, str]:
         return self.problems
 
-    def _take(self, message: Message) -> Applied:
-        return self._brain.intake.apply_pool_message(message)
+    def _take(self, message: Message, walks_max: int) -> Applied:
+        return self._brain.intake.apply_pool_message(message, walks_max)
 
     def _forget(self) -> None:
         self._brain.intake.forget_pool()
