@@ -331,6 +331,11 @@ std::int64_t ClientConnection::on_timer(std::int64_t now_ns) {
     }
   }
   bool intact = true;
+  if (!due.empty()) {
+    // What nobody has waited for yet may have been answered long ago: it lies in the socket.
+    std::lock_guard lock(receive_mutex_);
+    intact = role_.led() || receive_locked();
+  }
   for (const auto& op : due) {
     intact = end(op, OpState::kExpired, Status::kExpired,
                  address_ + ": the deadline passed without an answer") &&

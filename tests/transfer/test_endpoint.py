@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -179,6 +180,12 @@ def test_wait_with_a_timeout_and_results_before_the_end() -> None:
     assert op.wait() and op.state == "EXPIRED" and "deadline" in op.error
     client.close()
     silent.close()
+
+
+def test_what_was_answered_in_time_has_not_expired_because_nobody_looked(pair: Pair) -> None:
+    op = pair.connection.ping(deadline_ms=300)
+    time.sleep(0.6)
+    assert op.state == "DONE" and op.ok
 
 
 def test_unix_socket_shares_regions(tmp_path: Path) -> None:
