@@ -8,11 +8,13 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
+import numpy as np
 import pytest
 
 from moonpool.core.sections import ClientConfig
 from moonpool.pool.aio import AsyncPool
 from moonpool.pool.aio_shell import AsyncShell
+from moonpool.pool.gathering import RowsWanted
 from moonpool.pool.pool import Pool
 from moonpool.pool.results import Hit
 from tests.faults.pool_rig import Rig, eventually, live_nodes, put_each, running, stamp
@@ -112,3 +114,53 @@ def test_copies_of_one_batch_may_be_large(rig: Rig) -> None:
             for (key, size), answer in zip(sizes.items(), read(), strict=True):
                 assert isinstance(answer, Hit) and answer.data == stamp(key, size)
             rig.wake(node.pid)
+
+
+def test_so_are_ranges_and_the_pieces_of_a_session(rig: Rig) -> None:
+    pool = rig.connect(shared_memory=False, timeout_s=DEADLINE_S)
+    put_each(pool, SIZES, replicas=2)
+    keys = [key for key in SIZES if key != "k/0"]
+    node = rig.node(warm(pool))
+    assert pool.get_range("k/0", 7, 99) == stamp("k/0", SIZES["k/0"])[7:106]
+    buffers = [bytearray(1000) for _ in keys]
+    with pool.read_session(keys) as session:
+        for index, buffer in enumerate(buffers):
+            assert session.read_at(index, 5, buffer)
+        rig.stop(node)
+        began = time.monotonic()
+        for key, size in SIZES.items():
+            assert pool.get_range(key, 100, 30_000) == stamp(key, size)[100:30_100]
+        for index, buffer in enumerate(buffers):
+            assert session.read_at(index, 100, buffer)
+        assert time.monotonic() - began < SOON_S
+        for key, buffer in zip(keys, buffers, strict=True):
+            assert buffer == stamp(key, SIZES[key])[100:1100]
+            buffer[:] = bytes(len(buffer))
+        rig.wake(node.pid)
+        eventually(lambda: live_nodes(pool) == 2, "both nodes heard")
+        assert pool.get("k/0") == stamp("k/0", SIZES["k/0"])
+        assert not any(any(buffer) for buffer in buffers), "written after the call had ended"
+
+
+def test_rows_come_from_the_next_copy_within_the_deadline(rig: Rig) -> None:
+    pool = rig.connect(shared_memory=False, timeout_s=4.0)
+    put_each(pool, SIZES, replicas=2)
+    node = rig.node(warm(pool))
+    wanted = RowsWanted(
+        row_bytes=100,
+        unit_tokens=400,
+        offsets=np.zeros(len(SIZES), np.uint64),
+        strides=np.zeros(len(SIZES), np.uint64),
+        layers=np.zeros(1, np.uint32),
+        counts=np.array([len(SIZES)], np.uint32),
+        positions=np.arange(len(SIZES), dtype=np.uint32) * np.uint32(400) + np.uint32(3),
+    )
+    out = bytearray(100 * len(SIZES))
+    with pool.read_session(list(SIZES)) as session:
+        assert session.read_rows(wanted, out)
+        expected = bytes(out)
+        out[:] = bytes(len(out))
+        rig.stop(node)
+        assert session.read_rows(wanted, out)
+        assert out == expected == b"".join(stamp(k, s)[300:400] for k, s in SIZES.items())
+        rig.wake(node.pid)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pytest
@@ -11,12 +11,13 @@ import pytest
 from moonpool.pool.client_state import ClientState, Placement, Replica
 from moonpool.pool.hedging import CREDIT_MAX
 from moonpool.pool.ports import Outcome, Port, ReadCall, Status
-from moonpool.pool.protocol import CallAgents, CallMaster, Context, RaceAgents
+from moonpool.pool.protocol import CallAgents, CallMaster, Context, Protocol, RaceAgents
 from moonpool.pool.protocol_get import fetch
 from moonpool.pool.read_race import run_race
 from moonpool.pool.results import Hit, Miss, MissReason
 
 AFTER_MS = 50
+T = TypeVar("T")
 
 
 class Clock:
@@ -92,15 +93,16 @@ class World:
         self.raced = 0
 
     def fetch(self, buffers: list[Any] | None = None, timeout_s: float = 10.0) -> list[Hit | Miss]:
-        reading = fetch(
-            Context(self.state, self.clock, self.clock() + timeout_s), self.keys, buffers
-        )
+        context = Context(self.state, self.clock, self.clock() + timeout_s)
+        return self.run(fetch(context, self.keys, buffers))
+
+    def run(self, reading: Protocol[T]) -> T:
         answer: Any = None
         while True:
             try:
                 effect = reading.send(answer)
             except StopIteration as stop:
-                return cast(list[Hit | Miss], stop.value)
+                return cast(T, stop.value)
             answer = self.perform(effect)
 
     def perform(self, effect: object) -> Any:

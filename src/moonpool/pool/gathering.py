@@ -54,6 +54,13 @@ class Places(NamedTuple):
     generations: U64
 
 
+class Gathered(NamedTuple):
+    """The first bad status, or OK, and which of the ports had a bad one."""
+
+    status: Status
+    bad: list[int]
+
+
 def places_of(replicas: Sequence[Replica | None]) -> Places:
     """One replica of each object."""
     ports: list[Port] = []
@@ -70,32 +77,45 @@ def places_of(replicas: Sequence[Replica | None]) -> Places:
     )
 
 
-def gather_rows(context: Context, places: Places, wanted: RowsWanted, out: U8) -> Protocol[Status]:
-    """Rows into `out`, one after another. The first bad status, or OK."""
+def gather_rows(
+    context: Context,
+    places: Places,
+    wanted: RowsWanted,
+    out: U8,
+    timeout_s: float | None = None,
+) -> Protocol[Gathered]:
+    """Rows into `out`, one after another."""
     units = wanted.positions // np.uint32(wanted.unit_tokens)
     touched = np.bincount(units, minlength=len(places.which))
     if len(touched) > len(places.which):
-        return Status.BOUNDS
+        return Gathered(Status.BOUNDS, [])
     ports = places.which[touched > 0]
     if not len(ports):
-        return Status.OK
+        return Gathered(Status.OK, [])
     if int(ports.min()) < 0:
-        return Status.NOT_FOUND
+        return Gathered(Status.NOT_FOUND, [])
     if int(ports.min()) == int(ports.max()):
         call = _call(wanted, units, touched, places, out)
-        return _worst((yield from call_all(context, [(places.ports[ports[0]], call)])))
-    return (yield from _gather_apart(context, places, units, wanted, out))
+        calls: list[tuple[Port, AgentCall]] = [(places.ports[ports[0]], call)]
+        return _gathered([int(ports[0])], (yield from call_all(context, calls, timeout_s)))
+    return (yield from _gather_apart(context, places, units, wanted, out, timeout_s))
 
 
 def _gather_apart(
-    context: Context, places: Places, units: U32, wanted: RowsWanted, out: U8
-) -> Protocol[Status]:
+    context: Context,
+    places: Places,
+    units: U32,
+    wanted: RowsWanted,
+    out: U8,
+    timeout_s: float | None,
+) -> Protocol[Gathered]:
     """Each segment sends its own rows; they are put in their places here."""
     layer_of = np.repeat(np.arange(len(wanted.layers)), wanted.counts)
     port_of = places.which[units]
     calls: list[tuple[Port, AgentCall]] = []
     rooms = []
-    for number in np.unique(port_of).tolist():
+    numbers = np.unique(port_of).tolist()
+    for number in numbers:
         mine = np.flatnonzero(port_of == number)
         counts = np.bincount(layer_of[mine], minlength=len(wanted.layers)).astype(np.uint32)
         part = wanted._replace(counts=counts, positions=wanted.positions[mine])
@@ -103,11 +123,11 @@ def _gather_apart(
         room = np.empty(len(mine) * wanted.row_bytes, np.uint8)
         calls.append((places.ports[number], _call(part, units[mine], touched, places, room)))
         rooms.append((mine, room))
-    status = _worst((yield from call_all(context, calls)))
+    outcomes = yield from call_all(context, calls, timeout_s)
     rows = out.reshape(-1, wanted.row_bytes)
     for mine, room in rooms:
         rows[mine] = room.reshape(-1, wanted.row_bytes)
-    return status
+    return _gathered(numbers, outcomes)
 
 
 def _call(
@@ -135,9 +155,14 @@ def _call(
     )
 
 
-def _worst(outcomes: Sequence[Outcome]) -> Status:
-    bad = [int(status) for outcome in outcomes for status in outcome.status if status]
-    return Status(bad[0]) if bad else Status.OK
+def _gathered(numbers: list[int], outcomes: Sequence[Outcome]) -> Gathered:
+    bad = [
+        (number, int(outcome.status[outcome.status != Status.OK][0]))
+        for number, outcome in zip(numbers, outcomes, strict=True)
+        if outcome.status.any()
+    ]
+    status = Status(bad[0][1]) if bad else Status.OK
+    return Gathered(status, [number for number, _ in bad])
 
 
 def gather_pinned(segment: SegmentClient, call: GatherCall) -> Outcome:

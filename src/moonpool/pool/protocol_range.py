@@ -10,8 +10,8 @@ from moonpool.pool.client_state import Placement
 from moonpool.pool.ports import Status
 from moonpool.pool.protocol import Context, Protocol
 from moonpool.pool.protocol_get import LOOKS_MAX, fetch, lookup, touch
+from moonpool.pool.protocol_pieces import Piece, read_pieces
 from moonpool.pool.protocol_read import touch_below
-from moonpool.pool.protocol_session import read_pieces
 from moonpool.pool.results import Hit, Miss, MissReason
 
 
@@ -48,14 +48,9 @@ def _read(
     context: Context, key: bytes, placement: Placement, offset: int, size: int
 ) -> Protocol[Hit | None]:
     length = _length(key, placement.size, offset, size)
-    for replica in placement.replicas:
-        buffer = np.empty(length, np.uint8)
-        (status,) = yield from read_pieces(context, [replica], [offset], [buffer])
-        if status == Status.OK:
-            return Hit(length, replica.port.node, buffer.tobytes())
-        if status == Status.MOVED:
-            return None
-    return None
+    piece = Piece(placement, offset, np.empty(length, np.uint8))
+    yield from read_pieces(context, [piece])
+    return Hit(length, piece.node, piece.buffer.tobytes()) if piece.status == Status.OK else None
 
 
 def _length(key: bytes, whole: int, offset: int, size: int) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from moonpool.pool import messages as m
 from moonpool.pool.client_state import Placement, Replica
 from moonpool.pool.hedging import Hedging, awaited
-from moonpool.pool.ports import BELOW, Buffer, Outcome, ReadCall, Status
+from moonpool.pool.ports import BELOW, U32, U64, Buffer, Outcome, ReadCall, ReadRangeCall, Status
 from moonpool.pool.protocol import Context, Protocol, RaceAgents, ask, call_all
 from moonpool.pool.read_race import Entry, ReadRace, copy_whole, own_memory
 from moonpool.pool.results import Hit, Miss, MissReason
@@ -18,7 +18,7 @@ from moonpool.pool.results import Hit, Miss, MissReason
 _OK = int(Status.OK)
 HEDGED_BYTES_MAX = 64 << 20  # own memory of one call; more of it is waited for
 
-_FAILURE = {
+FAILURE = {
     Status.CORRUPT: MissReason.CORRUPT,
     Status.BOUNDS: MissReason.BUFFER_TOO_SMALL,
     Status.EXPIRED: MissReason.UNREACHABLE,
@@ -100,10 +100,10 @@ class Wanted:
         return Hit(size, node, self.buffer.tobytes() if self.owned else None)  # type: ignore[union-attr]
 
 
-class _Reading:
+class Reading:
     """One round: each wanted object's best copy, grouped by port."""
 
-    def __init__(self, context: Context, wanted: list[Wanted], verify: bool) -> None:
+    def __init__(self, context: Context, wanted: Sequence[Wanted], verify: bool) -> None:
         self._context = context
         self._hedging = context.state.hedging
         self._verify = verify
@@ -165,12 +165,18 @@ class _Reading:
         )
         slots = np.array([replica.slot for _, replica in members], np.uint32)
         generations = np.array([replica.generation for _, replica in members], np.uint64)
-        call = ReadCall(slots, generations, buffers, self._verify)
+        call = self.call(wants, slots, generations, buffers)
         after_s = None
         if self._elsewhere and not beside and awaited(port):
             if any(self.wanted[i].beside(replica) for i, replica in members):
                 after_s = self._hedging.after_s(port, sum(sizes))
         return Entry(port, call, [i for i, _ in members], after_s)
+
+    def call(
+        self, wants: Sequence[Wanted], slots: U32, generations: U64, buffers: Sequence[Buffer]
+    ) -> ReadCall | ReadRangeCall:
+        """What is asked of one port."""
+        return ReadCall(slots, generations, buffers, self._verify)
 
     def _others(self, number: int, wants: list[int]) -> list[Entry]:
         """The silent call's objects on their next copies, as far as there are any."""
@@ -196,7 +202,7 @@ def read_wanted(
     verify: bool,
 ) -> Protocol[list[Wanted]]:
     """Read each from its best copy; those that have to be tried again."""
-    reading = _Reading(context, wanted, verify)
+    reading = Reading(context, wanted, verify)
     yield from reading.run()
     if reading.all_well:
         _take_all(context, reading, results)
@@ -232,7 +238,7 @@ def read_wanted(
     return again
 
 
-def _take_all(context: Context, reading: _Reading, results: list[Hit | Miss]) -> None:
+def _take_all(context: Context, reading: Reading, results: list[Hit | Miss]) -> None:
     """The usual end."""
     for entry, outcome in zip(reading.race.entries, reading.race.outcomes, strict=True):
         assert outcome is not None
@@ -244,7 +250,7 @@ def _take_all(context: Context, reading: _Reading, results: list[Hit | Miss]) ->
                 touch_below(context, want.placement)
 
 
-def _note_failures(reading: _Reading, corrupt: list[tuple[Placement, Replica]]) -> set[int]:
+def _note_failures(reading: Reading, corrupt: list[tuple[Placement, Replica]]) -> set[int]:
     """What failed is not tried again. Numbers of objects that lie elsewhere by now."""
     race, moved = reading.race, set()
     for entry, replicas, outcome in zip(race.entries, reading.replicas, race.outcomes, strict=True):
@@ -258,7 +264,7 @@ def _note_failures(reading: _Reading, corrupt: list[tuple[Placement, Replica]]) 
                 corrupt.append((want.placement, replica))
             if i not in race.winner:
                 want.tried.add(replica)
-                want.reason = _FAILURE.get(Status(status), MissReason.UNREACHABLE)
+                want.reason = FAILURE.get(Status(status), MissReason.UNREACHABLE)
                 if status == Status.MOVED:
                     moved.add(i)
     return moved

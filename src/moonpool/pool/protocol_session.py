@@ -1,4 +1,4 @@
-"""Sessions as protocols: claim now, write in pieces, seal and commit at the end; read in pieces."""
+"""Write sessions as protocols: claim now, write in pieces, seal and commit at the end."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from moonpool.pool.client_state import Placement, Replica
+from moonpool.pool.client_state import Placement
 from moonpool.pool.ports import (
     AbortCall,
     AgentCall,
     Buffer,
     ClaimCall,
     Port,
-    ReadRangeCall,
     SealCall,
     Status,
     WriteRangeCall,
@@ -174,36 +173,3 @@ def _columns(
 def find(context: Context, keys: Sequence[bytes]) -> Protocol[list[Placement | Miss]]:
     """Placements of all keys, asked anew: a session must not begin on a stale one."""
     return (yield from lookup(context, keys))
-
-
-def read_pieces(
-    context: Context,
-    replicas: Sequence[Replica | None],
-    offsets: Sequence[int],
-    buffers: Sequence[Buffer | None],
-) -> Protocol[list[Status | None]]:
-    """Fill `buffers[i]` from `offsets[i]` of object i; per object its status, None if skipped."""
-    groups: dict[int, tuple[Port, list[int]]] = {}
-    for i, replica in enumerate(replicas):
-        if replica is not None and buffers[i] is not None:
-            groups.setdefault(id(replica.port), (replica.port, []))[1].append(i)
-    calls: list[tuple[Port, AgentCall]] = []
-    for port, members in groups.values():
-        chosen = [replica for i in members if (replica := replicas[i]) is not None]
-        calls.append(
-            (
-                port,
-                ReadRangeCall(
-                    np.array([replica.slot for replica in chosen], np.uint32),
-                    np.array([replica.generation for replica in chosen], np.uint64),
-                    np.array([offsets[i] for i in members], np.uint64),
-                    [buffers[i] for i in members],
-                ),
-            )
-        )
-    statuses: list[Status | None] = [None] * len(replicas)
-    outcomes = yield from call_all(context, calls)
-    for (_, members), outcome in zip(groups.values(), outcomes, strict=True):
-        for i, status in zip(members, outcome.status.tolist(), strict=True):
-            statuses[i] = Status(status)
-    return statuses

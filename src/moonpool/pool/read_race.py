@@ -23,6 +23,7 @@ from moonpool.pool.ports import (
     Outcome,
     Port,
     ReadCall,
+    ReadRangeCall,
     Status,
 )
 
@@ -35,7 +36,7 @@ class Entry(NamedTuple):
     """A call and the numbers of the wanted objects that its blocks are for."""
 
     port: Port
-    call: ReadCall
+    call: ReadCall | ReadRangeCall
     wants: Sequence[int]
     after_s: float | None  # silent so long, it is begun on other copies, too
 

@@ -18,6 +18,7 @@ from moonpool.pool.gathering import Places, RowsWanted, gather_rows, places_of
 from moonpool.pool.inputs import Key, as_count, as_items, as_replicas, as_source, as_target
 from moonpool.pool.ports import U8, Buffer, Status
 from moonpool.pool.protocol import Context, Protocol
+from moonpool.pool.protocol_pieces import Piece, read_pieces
 from moonpool.pool.protocol_reserve import Attempt, PutOptions
 from moonpool.pool.protocol_session import (
     Claims,
@@ -25,10 +26,9 @@ from moonpool.pool.protocol_session import (
     close_write,
     find,
     open_write,
-    read_pieces,
     write_pieces,
 )
-from moonpool.pool.results import Miss, MissReason, PutResult, PutStatus
+from moonpool.pool.results import Miss, PutResult, PutStatus
 
 T = TypeVar("T")
 Step = Callable[[Context], Protocol[T]]  # a checked piece of work, for a shell to run
@@ -161,7 +161,9 @@ class ReadState:
         self.misses: list[Miss | None] = []
         self.sizes: list[int] = []
         self._placements: list[Placement | None] = []
-        self._places: list[Places] = []
+        self._places: Places | None = None  # of the copies that rows come from
+        self._tried: list[int] = []  # copies of each object that gave no rows
+        self._elsewhere = False
         self._open = True
         self._lease = 0
         self._lease_end = 0.0
@@ -172,6 +174,7 @@ class ReadState:
         self.misses = [a if isinstance(a, Miss) else None for a in found]
         self._placements = [a if isinstance(a, Placement) else None for a in found]
         self.sizes = [p.size if p else 0 for p in self._placements]
+        self._tried = [0] * len(found)
         if self.layers != 1:
             check_layers(self.sizes, self.layers)
         yield from self._renew(context)
@@ -205,24 +208,22 @@ class ReadState:
     def _read(
         self, context: Context, offsets: Sequence[int], buffers: Sequence[Buffer | None]
     ) -> Protocol[list[bool]]:
-        """Fill `buffers[i]` from `offsets[i]` of object i, from the replicas in their order."""
+        """Fill `buffers[i]` from `offsets[i]` of object i."""
         if context.now() > self._lease_end - LEASE_S / 2:
             yield from self._renew(context)
-        tried = 0
-        pending = list(buffers)
-        done = [False] * len(pending)
-        while any(buffer is not None for buffer in pending):
-            replicas = [self._replica(i, tried) for i in range(len(pending))]
-            statuses = yield from read_pieces(context, replicas, offsets, pending)
-            for i, status in enumerate(statuses):
-                if status == Status.OK:
-                    done[i], pending[i] = True, None
-                elif status == Status.BOUNDS:
-                    raise BadSize(f"a piece at {offsets[i]} is outside object {i}")
-                elif pending[i] is not None and self._replica(i, tried + 1) is None:
-                    pending[i] = None
-                    self.misses[i] = self.misses[i] or Miss(MissReason.ABSENT)
-            tried += 1
+        pieces: dict[int, Piece] = {}
+        for i, buffer in enumerate(buffers):
+            placement = self._placements[i]
+            if buffer is not None and placement is not None and not self.misses[i]:
+                pieces[i] = Piece(placement, offsets[i], buffer)
+        yield from read_pieces(context, list(pieces.values()))
+        done = [False] * len(buffers)
+        for i, piece in pieces.items():
+            if piece.status == Status.BOUNDS:
+                raise BadSize(f"a piece at {offsets[i]} is outside object {i}")
+            done[i] = piece.status == Status.OK
+            if not done[i]:
+                self.misses[i] = Miss(piece.reason)
         return done
 
     def read_rows(self, wanted: RowsWanted, out: Buffer) -> Step[bool]:
@@ -242,13 +243,24 @@ class ReadState:
     def _rows(self, context: Context, wanted: RowsWanted, room: U8) -> Protocol[bool]:
         if context.now() > self._lease_end - LEASE_S / 2:
             yield from self._renew(context)
-        for tried in range(max((len(p.replicas) for p in self._placements if p), default=0)):
-            status = yield from gather_rows(context, self._places_at(tried), wanted, room)
-            if status == Status.OK:
+        while True:
+            if self._places is None:
+                self._places = places_of(list(map(self._replica, range(len(self._tried)))))
+                self._elsewhere = self._copies_left()
+            # While another copy is left, a silent node may take half of the time that is.
+            timeout_s = context.left() / 2 if self._elsewhere else None
+            gathered = yield from gather_rows(context, self._places, wanted, room, timeout_s)
+            if gathered.status == Status.OK:
                 return True
-            if status == Status.BOUNDS:
+            if gathered.status == Status.BOUNDS:
                 raise BadSize("a row lies outside its object")
-        return False
+            lost = np.flatnonzero(np.isin(self._places.which, gathered.bad)).tolist()
+            self._places = None
+            for index in lost:
+                self._tried[index] += 1
+            if not lost or any(self._replica(index) is None for index in lost):
+                self._tried = [0] * len(self._tried)  # the next call tries all of them again
+                return False
 
     def end(self) -> bool:
         """Nothing is read from here on; True: there is a lease to give back by `release`."""
@@ -259,19 +271,19 @@ class ReadState:
         number, self._lease = self._lease, 0
         yield from operations.lease(context, number, [], 0.0)
 
-    def _replica(self, index: int, tried: int) -> Replica | None:
-        placement = self._placements[index]
+    def _replica(self, index: int) -> Replica | None:
+        """The copy of the object that rows come from."""
+        placement, tried = self._placements[index], self._tried[index]
         if placement is None or self.misses[index] or tried >= len(placement.replicas):
             return None
         return placement.replicas[tried]
 
-    def _places_at(self, tried: int) -> Places:
-        """Of each object its replica number `tried`; made once, for many small reads."""
-        while len(self._places) <= tried:
-            level = len(self._places)
-            replicas = [self._replica(i, level) for i in range(len(self._placements))]
-            self._places.append(places_of(replicas))
-        return self._places[tried]
+    def _copies_left(self) -> bool:
+        """Whether some object has a copy that was not tried."""
+        return any(
+            placement is not None and tried + 1 < len(placement.replicas)
+            for placement, tried in zip(self._placements, self._tried, strict=True)
+        )
 
     def _renew(self, context: Context) -> Protocol[None]:
         placements = [p for p in self._placements if p is not None]
