@@ -150,7 +150,7 @@ class PoolLink:
         return {
             **self.counts,
             "pool_failures": self._breaker.failures,
-            "pool_stores_waiting": self._stores.qsize(),
+            "pool_stores_waiting": self._stores.unfinished_tasks,  # the one under way, too
         }
 
     def drain(self) -> None:
