@@ -33,6 +33,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--priority", choices=("low", "normal", "high"), default="normal", help="low goes first"
     )
     parser.add_argument(
+        "--group", default="", metavar="NAME", help="read and evicted with others of this group"
+    )
+    parser.add_argument(
         "--min-replicas", type=int, help="copies that suffice now; the rest is repaired"
     )
     parser.add_argument("--replace", action="store_true", help="also when the key exists")
@@ -42,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, output: Output) -> int:
     ttl_s = None if args.ttl is None else parse_duration(args.ttl)
     pin_ttl_s = None if args.pin_ttl is None else parse_duration(args.pin_ttl)
-    keep = Keep(args.pin, ttl_s=pin_ttl_s, priority=args.priority)
+    keep = Keep(args.pin, ttl_s=pin_ttl_s, priority=args.priority, group=args.group)
     data = _read(args.file)
     with open_pool(args) as pool:
         result = pool.put(

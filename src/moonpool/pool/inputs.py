@@ -211,6 +211,7 @@ def as_options(
         keep.code,
         keep.ttl_ms,
         keep.refresh,
+        keep.group_name,
         as_expiry_ms(ttl_s),
         chain=parents == "chain",
         replace=replace,

@@ -11,6 +11,7 @@ from moonpool.pool.catalog.base import PIN_HARD, PIN_KIND, PIN_MAX, U32
 from moonpool.pool.catalog.commits import CommitRequest
 from moonpool.pool.catalog.reservations import PutRequest
 from moonpool.pool.columns import check_ends, i32, u8, u16, u32, u64, unpack_keys
+from moonpool.pool.keep import GROUP_BYTES_MAX
 from moonpool.pool.master_limits import BATCH_MAX
 from moonpool.pool.tenancy.visitor import OPERATOR, Visitor
 
@@ -61,6 +62,10 @@ def put_request(call: m.Reserve, asked: Asked) -> PutRequest:
         raise BadInput(f"{replicas} replicas, at least {least}; 1 to {m.REPLICAS_MAX} are possible")
     if not _pin_fits(call) or not 0 <= call.tenant < 2**32 or not 0 <= call.expiry_ms < 2**62:
         raise BadInput(f"pin {call.pin}, tenant {call.tenant}, expiry {call.expiry_ms}")
+    if len(call.group) > GROUP_BYTES_MAX:
+        raise BadInput(
+            f"a group's name of {len(call.group)} bytes; it has at most {GROUP_BYTES_MAX}"
+        )
     return PutRequest(
         owner=asked.session,
         blob=call.keys.blob,
@@ -74,6 +79,7 @@ def put_request(call: m.Reserve, asked: Asked) -> PutRequest:
         pin=call.pin,
         pin_ttl_ms=call.pin_ttl_ms,
         pin_refresh=call.pin_refresh,
+        group=call.group,
         expiry_ms=call.expiry_ms,
         tenant=call.tenant,
         chain=call.chain,

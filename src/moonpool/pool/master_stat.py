@@ -29,6 +29,8 @@ def catalog_counters(catalog: Catalog) -> Counters:
         "futile_evictions": catalog.rows.evictor.futile,
         "futile_skipped": catalog.rows.evictor.futile_skipped,
         "soft_pins": len(catalog.rows.standing),
+        "groups": len(catalog.rows.groups),
+        "groups_overflowed": catalog.rows.groups.overflowed,
         "hot_objects": len(catalog.rows.heat),
         "copies_open": len(catalog.copying),
         "copies_made": catalog.copying.copied,

@@ -26,6 +26,7 @@ class Reserve(msgspec.Struct, array_like=True, frozen=True, tag=1):
     touches: Touches = Touches()
     pin_ttl_ms: int = 0  # of a soft pin, 0: the master's default
     pin_refresh: bool = False  # reads begin it anew
+    group: bytes = b""  # what these keys are used together with
 
 
 class Reserved(msgspec.Struct, array_like=True, frozen=True, tag=2):

@@ -32,6 +32,7 @@ class PutOptions(msgspec.Struct, frozen=True):
     pin: int = 0
     pin_ttl_ms: int = 0
     pin_refresh: bool = False
+    group: bytes = b""
     expiry_ms: int = 0
     tenant: int = 0
     chain: bool = False
@@ -180,6 +181,7 @@ def _reserve_message(
         context.state.touches.take(),
         options.pin_ttl_ms,
         options.pin_refresh,
+        options.group,
     )
 
 

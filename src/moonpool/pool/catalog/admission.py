@@ -370,6 +370,7 @@ class Admission:
                 pin=put.pin,
                 pin_ttl_ms=put.pin_ttl_ms,
                 pin_refresh=put.pin_refresh,
+                group=put.group,
                 tenant=put.tenant,
                 expiry_ms=put.expiry_ms,
                 mixed=mixed,

@@ -299,10 +299,12 @@ class Catalog:
         return found.view(np.uint8)
 
     def touch(self, rows: I32, sequences: U64, now: float = 0.0, host: str = "") -> int:
-        """Reads by a host, oldest first; how many are of what is there."""
+        """Reads by a host, oldest first; how many are of what is there, those included that count
+        because of another of their group."""
         self.rows.heat.read(rows, sequences, host, now)
-        self.rows.standing.read(rows, sequences, now)
         self.rows.tiers.read(rows, sequences, now)
+        rows, sequences = self.rows.groups.with_mates(rows, sequences)
+        self.rows.standing.read(rows, sequences, now)
         return self.rows.order.touched(rows, sequences)
 
     # Removing.

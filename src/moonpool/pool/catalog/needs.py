@@ -63,6 +63,7 @@ class Need:
     stages: tuple[Stage, ...] = ()
     only: int = -1
     found: Victims = field(default_factory=Victims)
+    staying: set[tuple[int, int]] = field(default_factory=set)  # group and whose turn it was
 
     @property
     def met(self) -> bool:

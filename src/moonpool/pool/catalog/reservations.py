@@ -35,6 +35,7 @@ class PutRequest(msgspec.Struct, frozen=True, gc=False):
     pin: int = 0
     pin_ttl_ms: int = 0
     pin_refresh: bool = False
+    group: bytes = b""
     expiry_ms: int = 0
     tenant: int = 0
     chain: bool = False
@@ -62,6 +63,7 @@ class Batch(msgspec.Struct, gc=False):
     pin: int
     pin_ttl_ms: int
     pin_refresh: bool
+    group: bytes
     tenant: int
     expiry_ms: int
     mixed: bool  # some key replaces

@@ -29,6 +29,7 @@ from moonpool.pool.catalog.distinct import distinct
 from moonpool.pool.catalog.events import EventLog
 from moonpool.pool.catalog.evicted import Evicted
 from moonpool.pool.catalog.eviction import Evictor, order_named
+from moonpool.pool.catalog.groups import Groups
 from moonpool.pool.catalog.heat import Heat
 from moonpool.pool.catalog.leases import Leases
 from moonpool.pool.catalog.segments import Segment, Segments, total
@@ -53,12 +54,13 @@ class Rows:
         self.segments = Segments(config.segments_max)
         self.evicted = Evicted()
         self.standing = Standing(table)
+        self.groups = Groups(table)
         self.heat = Heat(table, config.hot_reads_per_s, config.hot_hosts, config.cold_after_s)
         self.order = order_named(config.eviction, table, config.segments_max, self.standing)
         self.events = EventLog(config.events_max, term)
         self.leases = Leases(table, config.leases_max, config.lease_ms_max)
         self.tiers = TierBooks(table, self.segments)
-        self.evictor = Evictor(table, self.order, self.leases)
+        self.evictor = Evictor(table, self.order, self.leases, self.standing, self.groups)
         self.rebuilding = False  # during a rebuild nobody is an orphan
         self.may_expire = False  # some object has a TTL
         self.several = False  # some object wants several copies
@@ -138,6 +140,7 @@ class Rows:
     def detach(self, rows: I32, now: float) -> list[Retirement]:
         """Take all replicas from committed rows."""
         table = self.table
+        self.groups.left(rows)
         leased = rows[(table.flags[rows] & LEASED) != 0]
         retirements = []
         for row in leased:

@@ -126,6 +126,8 @@ class Settlement:
         restless = call.rows[:0]
         if batch.pin or rows.standing.low:
             restless = rows.standing.committed(call.rows, batch, now)
+        if batch.group:
+            rows.groups.joined(call.rows, (batch.tenant, batch.group))
         put = batch.source
         assert put is not None
         rows.events.add_keys(
@@ -212,6 +214,8 @@ class Settlement:
         for batch, where in checked.batches:
             self._endings.keep(batch, checked.indexes[where])
             restless.append(rows.standing.committed(mine[where], batch, now))
+            if batch.group:
+                rows.groups.joined(mine[where], (batch.tenant, batch.group))
         if replaced.size:
             fresh = ~np.isin(mine, replaced)
             rows.record("replace", replaced, wall_ms)

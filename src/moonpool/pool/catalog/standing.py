@@ -36,6 +36,7 @@ NORMAL, ORPHANS, LOW, HIGH, PINS = range(5)  # numbers of lists, in units of seg
 LISTS_PER_SEGMENT = 5
 IN_TURN = (ORPHANS, LOW, NORMAL, HIGH, PINS)
 _BY_PRIORITY = np.array([NORMAL, LOW, HIGH], np.int64)
+_TURN_OF_LIST = np.argsort(IN_TURN)
 _RANK_OF_CODE = np.array([1, 0, 2], np.int64)
 RANK_MAX = 3
 ENDS_SPARE = 64
@@ -70,6 +71,11 @@ class Standing:
         lists = _BY_PRIORITY[np.minimum(self._table.pin[rows] >> PRIORITY_SHIFT, 2)]
         lists = np.where((flags & SOFT) != 0, PINS, lists)
         return np.where((flags & ORPHAN) != 0, ORPHANS, lists)
+
+    def turns(self, rows: I32) -> Index:
+        """Where each row's list comes in IN_TURN."""
+        turns: Index = _TURN_OF_LIST[self.list_of(rows)]
+        return turns
 
     def rank(self, row: int) -> int:
         """0 goes first, 3 last."""
