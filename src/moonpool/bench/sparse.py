@@ -121,9 +121,9 @@ class _Sparse:
     def rows(self) -> Iterator[Row]:
         for transport in ("shm", "tcp"):
             with PrefixStore(self._pools[transport], self._layout).reader(KEY, transport) as reader:
-                if transport == "shm":
-                    yield self._costs(reader)
                 full = self._full(transport, reader)
+                if transport == "shm":  # after every page of the mapping was touched
+                    yield self._costs(reader)
                 yield from self._first_steps(transport, reader, full)
                 yield from self._two_threads(transport, reader)
                 for times in BUFFERS if self._full_matrix or self._tokens == SIZES[0] else (2,):
