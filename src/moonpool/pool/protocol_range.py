@@ -48,9 +48,10 @@ def _read(
     context: Context, key: bytes, placement: Placement, offset: int, size: int
 ) -> Protocol[Hit | None]:
     length = _length(key, placement.size, offset, size)
-    piece = Piece(placement, offset, np.empty(length, np.uint8))
+    buffer = np.empty(length, np.uint8)
+    piece = Piece(placement, offset, buffer)
     yield from read_pieces(context, [piece])
-    return Hit(length, piece.node, piece.buffer.tobytes()) if piece.status == Status.OK else None
+    return Hit(length, piece.node, buffer.tobytes()) if piece.status == Status.OK else None
 
 
 def _length(key: bytes, whole: int, offset: int, size: int) -> int:

@@ -117,7 +117,7 @@ class Evictor:
             if group:
                 yield some[: not self._take_group(need, some, group)]
                 continue
-            *taken, stay = self._table.collect_victims(
+            rows, ends, freed_bytes, freed_objects, stay = self._table.collect_victims(
                 some,
                 segment=need.segment.id,
                 bytes=max(size, 0),
@@ -126,7 +126,7 @@ class Evictor:
                 kept_state=RESERVED,
                 chosen_flag=CHOSEN,
             )
-            found.extend(*taken)
+            found.extend(rows, ends, freed_bytes, freed_objects)
             yield stay
 
     def _take_group(self, need: Need, candidate: I32, group: int) -> bool:
