@@ -1,5 +1,7 @@
 """Why a key is a miss, in one sentence."""
 
+import asyncio
+
 from moonpool.dashboard.story import explain_key, explain_request
 from moonpool.pool.aio import AsyncPool
 
@@ -30,6 +32,28 @@ async def test_a_key_that_was_evicted(pool: AsyncPool) -> None:
     story = await explain_key(pool, b"old")
     assert "evicted to make room" in story["because"]
     assert [event["kind"] for event in story["events"]] == ["put", "evict"]
+
+
+async def test_a_key_whose_time_is_over(pool: AsyncPool) -> None:
+    """At once, and when its event tells of it."""
+    await pool.put("short", b"x", ttl_s=0.05)
+    async with asyncio.timeout(30):
+        while await pool.exists("short"):
+            await asyncio.sleep(0.01)
+        story = await explain_key(pool, b"short")
+        assert "time to live" in story["because"]
+        while story["events"][-1]["kind"] == "put":
+            await asyncio.sleep(0.05)
+            story = await explain_key(pool, b"short")
+    assert story["events"][-1]["kind"] == "expire"
+    assert "came to the end of its time to live" in story["because"]
+
+
+async def test_a_key_that_is_being_written(pool: AsyncPool) -> None:
+    async with pool.write_session(["w"], [3]) as session:
+        assert "being written" in (await explain_key(pool, b"w"))["because"]
+        await session.write_at(0, 0, b"abc")
+    assert (await explain_key(pool, b"w"))["readable"]
 
 
 async def test_a_request_ends_at_its_first_miss(pool: AsyncPool) -> None:

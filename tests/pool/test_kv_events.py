@@ -16,7 +16,7 @@ from moonpool.pool.kv_events import (
 from moonpool.pool.messages import Event
 
 SPEC = KeySpec(model="m", dtype="bf16", layout="l", block_size=4)
-KEYS = list(SPEC.keys(range(16)))
+KEYS = list(SPEC.keys(range(24)))
 BLOCKS = [SPEC.digest(key) for key in KEYS]
 
 
@@ -40,13 +40,19 @@ def test_every_cause_of_going_is_told() -> None:
             event("put", KEYS[1], KEYS[0]),
             event("evict", KEYS[1]),
             event("remove", KEYS[0]),
+            event("expire", KEYS[4]),
+            event("lose", KEYS[5]),
             event("replace", KEYS[2]),
+            event("offload", KEYS[2]),
+            event("demote", KEYS[2]),
+            event("forget", KEYS[2]),
+            event("promote", KEYS[2]),
             event("put", KEYS[3]),
         ]
     )
     assert told.events == [
         stored([BLOCKS[1]], BLOCKS[0]),
-        BlockRemoved([BLOCKS[1], BLOCKS[0]], "CPU"),
+        BlockRemoved([BLOCKS[1], BLOCKS[0], BLOCKS[4], BLOCKS[5]], "CPU"),
         stored([BLOCKS[3]]),
     ]
 

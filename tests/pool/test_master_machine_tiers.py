@@ -302,8 +302,8 @@ def test_copies_that_a_node_lost_are_said_medium_by_medium(world: World) -> None
         assert world.call(world.me, bad, m.Done).count == 1
     kinds = [(kind, medium) for kind, _, medium in world.events()]
     assert kinds[-2:] in (
-        [("demote", "memory"), ("remove", "")],
-        [("forget", "disk"), ("remove", "")],
+        [("demote", "memory"), ("lose", "")],
+        [("forget", "disk"), ("lose", "")],
     )
 
 

@@ -133,6 +133,7 @@ class Admin:
                         "parent": _text(event.parent),
                         "size": event.size,
                         "node": event.node,
+                        "medium": event.medium,
                         "wall_ms": event.wall_ms,
                     }
                     for event in batch.events

@@ -7,6 +7,7 @@ from collections import deque
 from typing import Any, Final
 
 from moonpool.pool.aio import AsyncPool
+from moonpool.pool.results import Miss, MissReason
 
 EVENTS_MAX: Final = 50
 PAGE: Final = 10_000
@@ -14,9 +15,11 @@ _MEANS: Final = {
     "remove": "was removed by a client",
     "evict": "was evicted to make room",
     "expire": "came to the end of its time to live",
-    "node_lost": "was lost with a node",
-    "node_back": "came back with a node",
-    "clear": "was cleared",
+    "lose": "lost its last copy: a node lost it or was away for too long, or its bytes were wrong",
+}
+_SAYS: Final[dict[str, str]] = {
+    MissReason.EXPIRED: "its time to live is over",
+    MissReason.IN_FLIGHT: "it is being written, and not readable before that ends",
 }
 
 
@@ -24,6 +27,7 @@ async def explain_key(pool: AsyncPool, key: bytes) -> dict[str, Any]:
     """What is known of the key; the newest events last. Raises MoonpoolError."""
     matched = await pool.match_prefix([key])
     here, nodes = matched.count == 1, matched.nodes
+    reason = "" if here else await _reason(pool, key)
     stat = await pool.stat()
     first = int(str(stat["next_event"])) - int(str(stat["events"]))
     recent = await _events_of(pool, key, (int(str(stat["term"])), first))
@@ -31,7 +35,8 @@ async def explain_key(pool: AsyncPool, key: bytes) -> dict[str, Any]:
         "key": key.decode("utf-8", "backslashreplace"),
         "readable": here,
         "nodes": nodes,
-        "because": _because(here, nodes, recent, first <= 1, bool(stat["recovering"])),
+        "reason": reason,
+        "because": _because(here, nodes, recent, first <= 1, bool(stat["recovering"]), reason),
         "events": recent,
         "whole_log": first <= 1,
     }
@@ -62,6 +67,12 @@ async def explain_request(pool: AsyncPool, keys: list[bytes]) -> dict[str, Any]:
     return story
 
 
+async def _reason(pool: AsyncPool, key: bytes) -> str:
+    """What the pool itself says to who asks for it now."""
+    (answer,) = await pool.get_many([key])
+    return answer.reason.value if isinstance(answer, Miss) else ""
+
+
 async def _events_of(
     pool: AsyncPool, key: bytes, position: tuple[int, int]
 ) -> list[dict[str, Any]]:
@@ -85,19 +96,24 @@ async def _events_of(
 
 
 def _because(
-    here: bool, nodes: list[str], recent: list[dict[str, Any]], complete: bool, recovering: bool
+    here: bool,
+    nodes: list[str],
+    recent: list[dict[str, Any]],
+    complete: bool,
+    recovering: bool,
+    reason: str,
 ) -> str:
     if here:
         return f"it is readable, from {', '.join(nodes) or 'the pool'}"
     if recovering:
         return "the master still hears what its nodes hold; ask again in a few seconds"
-    if recent and recent[-1]["kind"] in ("put", "replace"):
-        return f"it was stored at {recent[-1]['at']}; who holds it is out of reach now"
+    if reason in _SAYS:
+        return _SAYS[reason]
     if recent:
-        last = recent[-1]
-        where = f" ({last['node']})" if last["node"] else ""
-        said = _MEANS.get(last["kind"], last["kind"])
-        return f"the last thing that happened: it {said}{where} at {last['at']}"
+        kind, at = recent[-1]["kind"], recent[-1]["at"]
+        if kind in _MEANS:
+            return f"the last thing that happened: it {_MEANS[kind]} at {at}"
+        return f"it is stored ({kind} at {at}); who holds it is out of reach now"
     if complete:
         return "nobody has stored it since this master started; compare the key's fields"
     return "nobody stored it lately (older events are gone); compare the key's fields"

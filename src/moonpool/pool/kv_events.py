@@ -22,7 +22,6 @@ Form = Literal["map", "array"]
 MEDIUM = "CPU"
 RUN_MAX = 1024  # blocks in one event
 _DIGEST_CHARS = 43
-_GONE = ("remove", "evict")  # what only moved between media is here still
 _STALE = ("node_lost", "node_back", "tier_lost", "tier_back", "clear")
 
 
@@ -78,7 +77,7 @@ class Translator:
                 self.passed_over += 1
             elif event.kind == "put":
                 self._stored(told, block, self.block(event.parent))
-            elif event.kind in _GONE:
+            elif event.gone:  # what only moved between media is here still
                 self._removed(told, block)
         return Translated(told, stale)
 

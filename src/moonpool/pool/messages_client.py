@@ -186,8 +186,9 @@ class EventsFrom(msgspec.Struct, array_like=True, frozen=True, tag=24):
 
 
 class Event(msgspec.Struct, array_like=True, frozen=True):
-    """kind: put, remove, evict, node_lost, node_back, replace, clear; of tiers offload (a copy came
-    to `medium`), promote (one came to memory), demote (a copy in memory went, one below stays),
+    """kind: put, replace, remove (by a client), evict, expire (its time to live is over), lose (its
+    last copy is lost or worthless), node_lost, node_back, clear; of tiers offload (a copy came to
+    `medium`), promote (one came to memory), demote (a copy in memory went, one below stays),
     forget (a copy below went), tier_lost, tier_back. `medium` empty: memory, or wherever it was."""
 
     term: int
@@ -199,6 +200,11 @@ class Event(msgspec.Struct, array_like=True, frozen=True):
     node: str
     wall_ms: int
     medium: str = ""
+
+    @property
+    def gone(self) -> bool:
+        """The key has no value any more."""
+        return self.kind in ("remove", "evict", "expire", "lose")
 
 
 class Events(msgspec.Struct, array_like=True, frozen=True, tag=25):

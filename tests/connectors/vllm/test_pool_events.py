@@ -68,6 +68,18 @@ def test_stored_and_removed(pool: Pool) -> None:
     events.close()
 
 
+def test_a_block_whose_time_is_over_is_told_as_removed(pool: Pool) -> None:
+    events = PoolEvents(SPACES, BLOCK, linked(pool), as_numbers=True)
+    request = Told("text", 4 * BLOCK)
+    keys = keys_of(0, Namespace(), request.block_hashes)
+    events.planned(SaveJob("r", Namespace(), [run("text", [7], first=1)], [None]), request)
+    pool.put(keys[1], b"x", ttl_s=0.05)
+    events.stored(request.block_hashes[1:2])
+    taken(events, 1)
+    assert taken(events, 1) == [Removed((published(request.block_hashes[1], True),))]
+    events.close()
+
+
 def test_what_is_on_its_way_is_not_lost(pool: Pool) -> None:
     """The follower has asked for every block before the first one was stored."""
     asked = threading.Event()

@@ -89,6 +89,22 @@ def test_every_cause_is_logged_with_key_parent_and_size() -> None:
     assert [e.sequence for e in events] == list(range(1, 8))
 
 
+def test_what_expired_and_what_was_lost_were_removed_by_nobody() -> None:
+    pool = Pool()
+    pool.add_segment(10)
+    pool.put([b"t"], expiry_ms=pool.wall_ms + 5)
+    pool.put([b"c"])
+    pool.wall_ms += 10
+    pool.retire(pool.catalog.sweep(pool.now, pool.wall_ms))
+    _, replicas = pool.catalog.table.replicas_of(np.array([pool.row(b"c")], np.int32))
+    pool.catalog.lose(replicas, pool.now, pool.wall_ms)
+    events = pool.catalog.events.read(1, 3, 99)[0]
+    assert [(e.kind, e.key, e.gone) for e in events] == [
+        ("expire", b"t", True),
+        ("lose", b"c", True),
+    ]
+
+
 def test_keys_granted_in_part_are_logged_all_the_same() -> None:
     pool = Pool()
     pool.add_segment(100)

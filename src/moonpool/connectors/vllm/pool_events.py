@@ -19,7 +19,6 @@ from moonpool.pool.pool import Pool
 
 _WAIT_S = 1.0
 _BATCH = 1000
-_GONE = {"remove", "evict", "node_lost"}
 
 
 class PoolEvents:
@@ -100,7 +99,7 @@ class PoolEvents:
                 self._closing.wait(_WAIT_S)
                 continue
             position = batch.position
-            self._note(event.key for event in batch.events if event.kind in _GONE)
+            self._note(event.key for event in batch.events if event.gone)
 
     def _compare(self, pool: Pool) -> None:
         """The log does not reach back to where we were: ask for each block that was stored. What is

@@ -363,7 +363,7 @@ class Catalog:
         self._sweep_row = max(after, 0)
         gone = rows[self.rows.expired(rows, wall_ms)]
         gone = gone[(self.table.flags[gone] & IN_FLIGHT) == 0]
-        return self.rows.drop(gone, "remove", wall_ms, now) if gone.size else []
+        return self.rows.drop(gone, "expire", wall_ms, now) if gone.size else []
 
     def unpin(self, now: float) -> None:
         """Soft pins whose time is over end."""

@@ -181,7 +181,7 @@ class Rows:
         gone = rows[self.table.replica[rows] < 0]
         if self.segments.tiered:
             self._left_media(rows[self.table.replica[rows] >= 0], media, wall_ms)
-        return retirements + self.drop(gone, "remove", wall_ms, now)
+        return retirements + self.drop(gone, "lose", wall_ms, now)
 
     def _left_media(self, rows: I32, media: set[str], wall_ms: int) -> None:
         """These have copies left; where none of them is on a medium any more, that is said."""
