@@ -15,6 +15,7 @@ from moonpool.pool.catalog.base import COMMITTED, I32, LEASED, U8, Bool, Expiry
 from moonpool.pool.catalog.catalog import Catalog
 from moonpool.pool.catalog.copying import COPIES_PER_ORDER, CopyOrder
 from moonpool.pool.catalog.distinct import distinct
+from moonpool.pool.catalog.placement import one_more
 from moonpool.pool.catalog.segments import Segment
 from moonpool.pool.columns import u8, u32, u64
 from moonpool.pool.effects import Effect, Send
@@ -192,8 +193,8 @@ class Copies:
         return settled
 
     def _trim(self, rows: I32) -> None:
-        """One copy less of each that has too many, from where there is least room: its node was
-        away, and is back; or it is read less."""
+        """One copy less of each that has too many: its node was away, and is back; or it is read
+        less. One goes whose failure domain has another, from where there is least room."""
         table, segments = self._catalog.table, self._catalog.segments
         alive = segments.alive
         surplus = []
@@ -202,9 +203,10 @@ class Copies:
             here = [r for r in replicas.tolist() if alive[table.replica_segment[r]]]
             here = [r for r in here if not segments[int(table.replica_segment[r])].below]
             if len(here) > table.wanted[row]:
-                surplus.append(
-                    min(here, key=lambda r: segments[int(table.replica_segment[r])].free_bytes)
-                )
+                homes = [segments[int(table.replica_segment[r])] for r in here]
+                domains = [one.domain for one in homes]
+                ranks = [(domains.count(one.domain) == 1, one.free_bytes) for one in homes]
+                surplus.append(here[ranks.index(min(ranks))])
         self.give_away(np.array(surplus, np.int32))
 
     def give_away(self, replicas: I32) -> None:
@@ -279,17 +281,18 @@ class Copies:
     def _target(
         self, row: int, size: int, taken: dict[int, int], host: str, moved_from: Segment | None
     ) -> int | None:
+        """Another node's segment, in a failure domain of its own if there is room in one; for who
+        is to read it, `host`, near comes before that."""
         without = -1 if moved_from is None else moved_from.id
-        nodes = self._catalog.copying.nodes_of(row, without)
+        homes = self._catalog.copying.homes_of(row, without)
+        nodes, domains = {one.node for one in homes}, {one.domain for one in homes if one.alive}
         facts = [
             one._replace(free_bytes=one.free_bytes - taken.get(one.segment, 0))
             for one in self._catalog.facts(int(self._catalog.table.tenant[row]))
             if one.node not in nodes
         ]
-        chosen = self._catalog.placement.targets(
-            facts, size, 1, host, -1, self._random.random(), False
-        )
-        return chosen[0] if chosen else None
+        placement, draw = self._catalog.placement, self._random.random()
+        return one_more(placement, facts, () if host else domains, size, host, draw)
 
     def order(
         self, source: int, target: int, rows: I32, move: bool, now: float, more: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import get_args
 
+import numpy as np
 import pytest
 
 from moonpool.core.errors import BadConfig
@@ -172,3 +173,17 @@ def test_of_many_segments_the_preferred_one_and_those_near_come_first() -> None:
 def test_of_many_segments_the_only_one_with_room_is_found() -> None:
     facts = [fact(n, 50 if n == 321 else 0, host="other") for n in range(500)]
     assert {place(facts, draw=n / 50)[0] for n in range(50)} == {321}
+
+
+def test_another_offer_lies_apart_from_the_copy_that_is_there() -> None:
+    pool, hosts = Pool(), "xxxyy"
+    for host in hosts:
+        pool.add_segment(1000, host=host)
+    for i in range(20):
+        admitted = pool.reserve([b"k%d" % i], 1, replicas=2)
+        kept, failed = admitted.segments[0].tolist()
+        assert hosts[kept] != hosts[failed]
+        offers, _ = pool.catalog.reoffer(
+            admitted.rows, admitted.attempts, np.array([failed], np.uint16), "far", 100.0 * i
+        )
+        assert hosts[int(offers[0])] == hosts[failed]

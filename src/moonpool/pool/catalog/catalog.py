@@ -35,7 +35,7 @@ from moonpool.pool.catalog.copying import Copying
 from moonpool.pool.catalog.distinct import distinct
 from moonpool.pool.catalog.endings import Ended, Endings
 from moonpool.pool.catalog.inventory import Inventory
-from moonpool.pool.catalog.placement import placement_named
+from moonpool.pool.catalog.placement import one_more, placement_named
 from moonpool.pool.catalog.reservations import Batch, PutRequest, Reservations
 from moonpool.pool.catalog.room import Room
 from moonpool.pool.catalog.rows import Rows
@@ -178,18 +178,20 @@ class Catalog:
         if failed == NO_SEGMENT or columns.size == 0:
             return NO_SEGMENT
         size = int(batch.sizes[place])
-        taken = {self.segments[int(s)].node for s in batch.segments[place] if s != NO_SEGMENT}
+        homes = [self.segments[int(s)] for s in batch.segments[place] if s != NO_SEGMENT]
+        taken = {one.node for one in homes}
+        domains = {one.domain for one in homes if one.id != failed}
         facts = [one for one in self.segments.facts(batch.tenant) if one.node not in taken]
-        chosen = self.placement.targets(facts, size, 1, host_id, -1, self._random.random(), False)
+        chosen = one_more(self.placement, facts, domains, size, host_id, self._random.random())
         self.segments[failed].release(size, 1)
-        if self.rows.shares is not None and not chosen:
+        if self.rows.shares is not None and chosen is None:
             self.rows.shares.usage.release(batch.tenant, size, 0)
         attempt = np.array([batch.first + place], np.uint64)
         expiries.append(Expiry(failed, self.term, attempt))
-        target = chosen[0] if chosen else NO_SEGMENT
+        target = NO_SEGMENT if chosen is None else chosen
         batch.segments[place, columns[0]] = target
         batch.source = None
-        if chosen:
+        if chosen is not None:
             self.segments[target].promise(size, 1)
         return target
 

@@ -209,14 +209,14 @@ class Copying:
         found: U8 = np.bincount(owner[here], minlength=rows.size).astype(np.uint8)
         return found
 
-    def nodes_of(self, row: int, without: int = -1) -> set[str]:
-        """Nodes that have a copy or are to get one, not counting the one on segment `without`."""
+    def homes_of(self, row: int, without: int = -1) -> list[Segment]:
+        """Segments in memory that have a copy or are to get one, not counting `without`."""
         table, segments = self._rows.table, self._rows.segments
         _, replicas = table.replicas_of(np.array([row], np.int32))
         numbers = set(table.replica_segment[replicas].tolist())
         numbers |= self.targets((int(table.term[row]), int(table.seq[row])))
         numbers.discard(without)
-        return {segments[number].node for number in numbers if not segments[number].below}
+        return [segments[number] for number in numbers if not segments[number].below]
 
     def source_of(self, row: int) -> Segment | None:
         """A segment that can be read from: memory first, one that is being drained last."""

@@ -8,7 +8,7 @@ the hits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from moonpool.core.errors import BadConfig, did_you_mean
@@ -111,6 +111,23 @@ def placement_named(name: str) -> Placement:
             f"{did_you_mean(name, PLACEMENTS)}"
         )
     return PLACEMENTS[name]()
+
+
+def one_more(
+    placement: Placement,
+    facts: Sequence[SegmentFacts],
+    domains: Collection[str],
+    size: int,
+    host_id: str,
+    draw: float,
+) -> int | None:
+    """A segment with room for another copy: in none of these failure domains, if one is left."""
+    apart = [one for one in facts if one.domain not in domains]
+    for some in (apart, facts):
+        chosen = placement.targets(some, size, 1, host_id, -1, draw, False)
+        if chosen:
+            return chosen[0]
+    return None
 
 
 def _without_cold(

@@ -83,7 +83,7 @@ class Segment:
     gone: bool = False  # given back by its node: nothing lies there, and nothing will
     open: bool = False
     known: bool = False  # its inventory was read whole once
-    domain: str = ""  # failure domain by its label; empty: the host
+    label: str = ""  # of its failure domain; empty: the host is that
     draining: bool = False  # its objects go elsewhere, and no new ones come
     warmth: float = 1.0
     fresh_since: float | None = None  # it came empty, and is filled slowly
@@ -122,13 +122,18 @@ class Segment:
             self.capacity_bytes,
             self.free_bytes,
             self.free_slots,
-            self.domain or self.host_id,
+            self.domain,
             self.warmth,
         )
 
-    def lies_at(self, node: str, host_id: str, domain: str, serves: int) -> None:
+    @property
+    def domain(self) -> str:
+        """What fails together with it."""
+        return self.label or self.host_id
+
+    def lies_at(self, node: str, host_id: str, label: str, serves: int) -> None:
         self.told = None
-        self.node, self.host_id, self.domain, self.serves = node, host_id, domain, serves
+        self.node, self.host_id, self.label, self.serves = node, host_id, label, serves
 
     def promise(self, size: int, objects: int) -> None:
         self.told = None
