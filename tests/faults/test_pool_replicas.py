@@ -2,13 +2,23 @@
 fail over within their deadline."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from moonpool.core.errors import MoonpoolError
 from moonpool.pool.pool import Pool
-from moonpool.pool.results import Hit, PutStatus
-from tests.faults.pool_rig import MIB, Rig, answered_within, eventually, live_nodes, running, stamp
+from moonpool.pool.results import Hit, Miss, MissReason, PutStatus
+from tests.faults.pool_rig import (
+    MIB,
+    Rig,
+    answered_within,
+    eventually,
+    live_nodes,
+    put_each,
+    running,
+    stamp,
+)
 
 pytestmark = pytest.mark.faults
 
@@ -83,3 +93,33 @@ def test_a_node_killed_in_mid_put_costs_no_acknowledged_byte(rig: Rig) -> None:
     said += loader.kill()
     assert [line for line in said if line[0] == "W"] == []
     assert any(line[0] == "P" for line in said[5:]), "puts go on at the other node"
+
+
+def test_what_only_a_killed_node_has_is_unreachable_and_the_rest_is_there(rig: Rig) -> None:
+    pool = rig.connect(shared_memory=False)  # what is mapped may be read until the lease has passed
+    put_each(pool, SIZES)
+    where = pool.match_prefix(list(SIZES)).nodes
+    rig.kill(rig.node("n0"))
+    eventually(lambda: live_nodes(pool) == 1, "the node is given up")
+    for key, node, answer in zip(SIZES, where, pool.get_many(list(SIZES)), strict=True):
+        if node == "n0":
+            assert isinstance(answer, Miss) and answer.reason is MissReason.UNREACHABLE
+        else:
+            assert isinstance(answer, Hit) and answer.data == stamp(key, SIZES[key])
+
+
+@pytest.mark.parametrize("size", [5_000, 3 * MIB])
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_put_for_which_one_copy_suffices_does_not_fail_with_a_silent_node(
+    shared_memory: bool, size: int
+) -> None:
+    """Half of the deadline is the silent node's, the rest is for the commit."""
+    with running(nodes=2, node_lease_ms=60_000, nodes_expected=2) as rig:
+        pool = rig.connect(shared_memory=shared_memory)
+        put_each(pool, {f"warm/{i}": 100 for i in range(8)}, replicas=2)
+        rig.stop(rig.nodes[1])
+        put = partial(pool.put, "k", stamp("k", size), replicas=2, timeout_s=TIMEOUT_S)
+        result = answered_within(TIMEOUT_S, partial(put, min_replicas=1))
+        assert (result.status, result.replicas) == (PutStatus.STORED, 1)
+        assert pool.get("k") == stamp("k", size)
+        rig.wake(rig.nodes[1].pid)

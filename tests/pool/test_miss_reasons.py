@@ -1,5 +1,5 @@
 """Every reason of a miss, each from what causes it. `corrupt` and `unreachable` come from real
-processes: tests/faults/test_pool_corrupt.py, test_pool_kills.py."""
+processes: tests/faults/test_pool_corrupt.py, test_pool_replicas.py."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 import moonpool
+from moonpool.core.clock import ManualClock, SystemClock
+from moonpool.core.sections import ClientConfig, NodeConfig
 from moonpool.pool.client_state import ClientState
+from moonpool.pool.local import LocalShell
 from moonpool.pool.protocol import CallMaster, Context, MasterLost
 from moonpool.pool.protocol_get import fetch
 from moonpool.pool.results import Miss, MissReason
-from tests.faults.pool_rig import eventually
 
 BLOCK = bytes(16 << 10)
 
@@ -54,10 +56,16 @@ def test_not_ready(pool: moonpool.Pool) -> None:
     assert pool.get("a") == bytes(10)
 
 
-def test_expired(pool: moonpool.Pool) -> None:
-    pool.put("a", b"1", ttl_s=0.001)
-    eventually(lambda: not pool.exists("a"), "its time is over")  # asks the master each time
-    assert reason(pool, "a") in (MissReason.EXPIRED, MissReason.ABSENT)
+def test_expired_until_it_is_swept() -> None:
+    clock = ManualClock(start_s=1000.0, wall_ms=SystemClock().wall_ms())
+    config = NodeConfig(memory=1 << 16, headroom=1 << 18)
+    with moonpool.Pool(LocalShell(config, clock), ClientConfig()) as pool:
+        pool.put("a", b"1", ttl_s=60)
+        clock.jump_wall(3_600_000)
+        assert reason(pool, "a") is MissReason.EXPIRED
+        clock.advance(2.0)
+        pool.stat()  # the embedded pool lives when it is called
+        assert reason(pool, "a") is MissReason.ABSENT
 
 
 def test_refused() -> None:

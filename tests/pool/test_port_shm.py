@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from moonpool._core import SegmentAgent, SegmentClient
+from moonpool.core.clock import ManualClock
 from moonpool.pool.agent_control import AgentControl
 from moonpool.pool.port_shm import ShmPort
 from moonpool.pool.ports import U32, U64, ClaimCall, Finisher, PutCall, Status, failed
@@ -44,5 +45,38 @@ def test_a_claim_that_expired_and_whose_abort_nobody_heard_is_disowned(tmp_path:
     assert agent.usage()["retired"] == 1, "it waited for its writer"
     agent.drain()
     assert agent.usage()["retired"] == 0
+    port.close()
+    agent.close()
+
+
+class Silent(AgentControl):
+    """Grants a claim, and is stopped before the seal: each call waits as long as it may."""
+
+    def __init__(self, agent: SegmentAgent, clock: ManualClock) -> None:
+        super().__init__(agent)
+        self.clock = clock
+
+    def _wait(self, count: int, timeout_s: float) -> Finisher:
+        self.clock.advance(timeout_s)
+        return lambda: failed(count, Status.CANCELLED)
+
+    def seal(
+        self, slots: U32, generations: U64, crcs: U32, term: int, timeout_s: float
+    ) -> Finisher:
+        return self._wait(len(slots), timeout_s)
+
+    def abort(self, slots: U32, generations: U64, timeout_s: float) -> Finisher:
+        return self._wait(len(slots), timeout_s)
+
+
+def test_an_agent_that_stops_between_two_steps_gets_one_deadline_for_all(tmp_path: Path) -> None:
+    path, clock = str(tmp_path / "segment"), ManualClock(start_s=1.0)
+    agent = SegmentAgent.create(path, 1 << 20, 1 << 20, 16, populate=False)
+    agent.raise_term(TERM, bytes(16))
+    port = ShmPort(SegmentClient(path), Silent(agent, clock), "node", "shm", clock)
+    claims = records([100], [b"key"], term=TERM, seq=SEQUENCE)
+    outcome = port.start(PutCall(claims, b"key", TERM, [bytes(100)], 100), 5.0)()
+    assert outcome.status.tolist() == [Status.CANCELLED]
+    assert clock.monotonic() == 6.0
     port.close()
     agent.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from moonpool.core.clock import Clock, Deadline, SystemClock
 from moonpool.pool.agent_control import Control
 from moonpool.pool.gathering import gather_pinned
 from moonpool.pool.open_claims import OpenClaims, any_lost
@@ -46,7 +47,15 @@ class ShmPort:
 
     local = True
 
-    def __init__(self, segment: SegmentClient, control: Control, node: str, kind: str) -> None:
+    def __init__(
+        self,
+        segment: SegmentClient,
+        control: Control,
+        node: str,
+        kind: str,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
         self.segment = segment
         self.node = node
         self.kind = kind
@@ -121,18 +130,20 @@ class ShmPort:
         return self._put(call.written_out(), timeout_s)
 
     def _put(self, call: PutCall, timeout_s: float) -> Finisher:
-        """Claim is on its way when this returns; the finisher writes and seals."""
+        """Claim is on its way when this returns; the finisher writes and seals. All of it has one
+        deadline: an agent that falls silent between two steps does not get it for each."""
         if call.nbytes <= FRAME_BYTES_MAX:
             whole = self._control.put(call, timeout_s)
             if whole is not None:
                 return whole
+        deadline = Deadline.after(self._clock.monotonic(), timeout_s)
         epoch = self._claims.begin()
         claimed = self._control.claim(call, self.segment.row, epoch, timeout_s)
 
         def finish_put() -> Outcome:
             lost = True
             try:
-                outcome = self._write_claimed(call, claimed(), timeout_s)
+                outcome = self._write_claimed(call, claimed(), deadline)
                 lost = any_lost(outcome.status)
                 return outcome
             finally:
@@ -140,21 +151,21 @@ class ShmPort:
 
         return finish_put
 
-    def _write_claimed(self, call: PutCall, claim: Outcome, timeout_s: float) -> Outcome:
+    def _write_claimed(self, call: PutCall, claim: Outcome, deadline: Deadline) -> Outcome:
         if claim.status.any():
-            return self._write_granted(call, claim, timeout_s)
+            return self._write_granted(call, claim, deadline)
         slots, generations = claim.slots, claim.generations
         written, crcs = self.segment.write(slots, generations, call.sources)
         if written.any():
             everything = np.arange(len(slots))
-            return self._seal_written(call, claim, everything, written, crcs, timeout_s)
-        sealed = self._control.seal(slots, generations, crcs, call.term, timeout_s)()
+            return self._seal_written(call, claim, everything, written, crcs, deadline)
+        sealed = self._control.seal(slots, generations, crcs, call.term, self._left_s(deadline))()
         if sealed.status.any():
             bad = sealed.status != Status.OK
-            self._give_back(slots[bad], generations[bad], timeout_s)
+            self._give_back(slots[bad], generations[bad], deadline)
         return Outcome(sealed.status, slots, generations, crcs, text=claim.text)
 
-    def _write_granted(self, call: PutCall, claim: Outcome, timeout_s: float) -> Outcome:
+    def _write_granted(self, call: PutCall, claim: Outcome, deadline: Deadline) -> Outcome:
         """Some claims were refused."""
         granted = np.flatnonzero(claim.status == Status.OK)
         if len(granted) == 0:
@@ -163,7 +174,7 @@ class ShmPort:
         written, crcs = self.segment.write(
             claim.slots[granted], claim.generations[granted], sources
         )
-        return self._seal_written(call, claim, granted, written, crcs, timeout_s)
+        return self._seal_written(call, claim, granted, written, crcs, deadline)
 
     def _seal_written(
         self,
@@ -172,7 +183,7 @@ class ShmPort:
         granted: npt.NDArray[np.intp],
         written: U8,
         crcs: U32,
-        timeout_s: float,
+        deadline: Deadline,
     ) -> Outcome:
         """Seal what was written as a whole of the granted claims, abort the rest."""
         status = claim.status.copy()
@@ -181,20 +192,27 @@ class ShmPort:
         good = granted[whole]
         if len(good):
             sealed = self._control.seal(
-                claim.slots[good], claim.generations[good], crcs[whole], call.term, timeout_s
+                claim.slots[good],
+                claim.generations[good],
+                crcs[whole],
+                call.term,
+                self._left_s(deadline),
             )()
             status[good] = sealed.status
         bad = granted[status[granted] != Status.OK]
         if len(bad):
-            self._give_back(claim.slots[bad], claim.generations[bad], timeout_s)
+            self._give_back(claim.slots[bad], claim.generations[bad], deadline)
         all_crcs = np.zeros(len(call.records), np.uint32)
         all_crcs[granted] = crcs
         return Outcome(status, claim.slots, claim.generations, all_crcs, text=claim.text)
 
-    def _give_back(self, slots: U32, generations: U64, timeout_s: float) -> None:
+    def _give_back(self, slots: U32, generations: U64, deadline: Deadline) -> None:
         """Of an open put. An agent that did not hear it would wait for this writer for good."""
-        aborted = self._control.abort(slots, generations, timeout_s)()
+        aborted = self._control.abort(slots, generations, self._left_s(deadline))()
         self._claims.end(0, any_lost(aborted.status))
+
+    def _left_s(self, deadline: Deadline) -> float:
+        return deadline.left(self._clock.monotonic())
 
     def _claim(self, call: ClaimCall, timeout_s: float) -> Finisher:
         """Granted claims stay open until they are sealed or aborted."""

@@ -106,6 +106,12 @@ def _settle(items: list[PutItem], which: Sequence[int], status: PutStatus, text:
         items[i].result = PutResult(status, 0, text)
 
 
+def patience_s(context: Context, options: PutOptions) -> float | None:
+    """How long an agent may be silent. Where fewer copies suffice half of the time that is left:
+    the rest is for another node, and for the commit of what is sealed. None: all of it."""
+    return context.left() / 2 if copies_needed(options) < options.replicas else None
+
+
 def write(
     context: Context, items: list[PutItem], attempts: list[Attempt], options: PutOptions
 ) -> Protocol[None]:
@@ -143,7 +149,7 @@ def _write_once(
         nbytes = sum([item.size for item in chosen])
         calls.append((port, PutCall(records, blob, term, sources, nbytes)))
         order.append((segment, members))
-    outcomes = yield from call_all(context, list(calls))
+    outcomes = yield from call_all(context, list(calls), patience_s(context, options))
     for (segment, members), outcome in zip(order, outcomes, strict=True):
         failed += _take(segment, members, outcome)
     return failed
