@@ -7,8 +7,9 @@ import pytest
 
 from moonpool import aio
 from moonpool.core.errors import Unreachable
+from moonpool.pool.aio_shell import COPY_THREADS
 from moonpool.pool.results import Hit, PutStatus
-from tests.faults.pool_rig import MIB, Rig, eventually, live_nodes, running, stamp
+from tests.faults.pool_rig import MIB, Rig, eventually, live_nodes, put_each, running, stamp
 
 pytestmark = pytest.mark.faults
 
@@ -112,3 +113,26 @@ async def test_a_client_goes_on_after_master_and_node_were_killed(rig: Rig) -> N
         answer = (await pool.get_many(["k"], timeout_s=10))[0]
         assert isinstance(answer, Hit) and answer.data == stamp("k", SIZE)
         assert (await pool.put("next", stamp("next", 900), timeout_s=10)).ok
+
+
+async def test_a_silent_node_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More reads wait for it than there are threads for copies; the other node's objects come."""
+    monkeypatch.setenv("MOONPOOL_CLIENT_SHARED_MEMORY", "false")
+    with running(nodes=2, memory=16 * MIB, node_lease_ms=60_000, nodes_expected=2) as rig:
+        sizes = {f"k/{i}": 5000 for i in range(40)}
+        plain = rig.connect()
+        put_each(plain, sizes)
+        nodes = dict(zip(sizes, plain.match_prefix(list(sizes)).nodes, strict=True))
+        async with await aio.connect(rig.address, timeout_s=20) as pool:
+            for key in sizes:
+                assert await pool.get(key) == stamp(key, 5000)
+            rig.stop(rig.node("n0"))
+            silent = [asyncio.create_task(pool.get(k)) for k in sizes if nodes[k] == "n0"]
+            await asyncio.sleep(0.1)
+            assert len(silent) > COPY_THREADS
+            for key, node in nodes.items():
+                if node == "n1":
+                    assert await pool.get(key) == stamp(key, 5000)
+            assert not any(task.done() for task in silent)
+            rig.wake(rig.node("n0").pid)
+            assert all(await asyncio.gather(*silent))

@@ -11,7 +11,7 @@ from moonpool.core.sections import ClientConfig
 if TYPE_CHECKING:
     from moonpool.pool.pool import Pool
 
-_OTHERS = ("cache_entries_max", "touch_flush_ms", "pinned_bytes_max", "hedge_ms")
+_OTHERS = ("cache_entries_max", "touch_flush_ms", "pinned_bytes_max", "hedge_ms", "labels")
 
 
 def add_client_options(parser: argparse.ArgumentParser) -> None:

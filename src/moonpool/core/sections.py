@@ -70,6 +70,13 @@ class ClientConfig(TlsSection, frozen=True, kw_only=True):
             maximum=60_000,
         ),
     ] = 0
+    labels: Annotated[
+        dict[str, str],
+        setting(
+            "Where it runs, as 'rack=a,zone=b': of several copies those on nodes that share more "
+            "of these are read first. Empty: the labels of the nodes on its host."
+        ),
+    ] = {}
 
     def check(self) -> None:
         super().check()

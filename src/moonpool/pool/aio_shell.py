@@ -1,7 +1,8 @@
 """The asyncio shell: the same protocols as the blocking one, driven by an event loop.
 
 Requests to the master share one connection. Copies run in a small thread pool: they release the
-GIL, so the loop goes on meanwhile.
+GIL, so the loop goes on meanwhile. What waits for an agent has a larger one, so that a node that is
+silent does not keep others' threads.
 """
 
 from __future__ import annotations
@@ -31,7 +32,15 @@ from moonpool.pool.client_state import ClientState
 from moonpool.pool.leader import LeaderFinder
 from moonpool.pool.link import CONNECT_S, AsyncLink
 from moonpool.pool.openers import PortOpener
-from moonpool.pool.ports import Outcome
+from moonpool.pool.ports import (
+    AgentCall,
+    GatherCall,
+    Outcome,
+    Port,
+    ReadCall,
+    ReadRangeCall,
+    WriteRangeCall,
+)
 from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause, RaceAgents
 from moonpool.pool.protocol import Protocol as Dialogue
 from moonpool.pool.protocol_reserve import abort_granted
@@ -40,6 +49,8 @@ from moonpool.pool.shell import AGAIN_S, run_agents
 
 T = TypeVar("T")
 COPY_THREADS = 4
+WAIT_THREADS = 64  # started as they are needed
+_COPIES = (ReadCall, ReadRangeCall, WriteRangeCall, GatherCall)  # where memory is mapped
 GIVE_BACK_S = 2.0  # how long a cancelled put tries to tell the master
 
 
@@ -58,8 +69,10 @@ class AsyncShell:
             self.opener.open,
             cache_entries_max=config.cache_entries_max,
             hedge_ms=config.hedge_ms,
+            labels=config.labels,
         )
         self._copies = ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="moonpool-copy")
+        self._waits = ThreadPoolExecutor(WAIT_THREADS, thread_name_prefix="moonpool-wait")
         self._link: AsyncLink | None = None
         self._linking = asyncio.Lock()
         self._beside: set[asyncio.Task[None]] = set()
@@ -139,10 +152,11 @@ class AsyncShell:
                 self.beside(self._give_back(context.reserved))
             raise
 
-    async def copy(self, act: Callable[..., T], *args: Any) -> T:
-        """Run what moves bytes in a copy thread. Cancelled, it ends before the caller's call does:
-        the caller's memory is quiet then."""
-        copying = asyncio.get_running_loop().run_in_executor(self._copies, act, *args)
+    async def copy(self, act: Callable[..., T], *args: Any, waits: bool = False) -> T:
+        """Run what moves bytes in a thread; `waits`: it waits for somebody else's answer, too.
+        Cancelled, it ends before the caller's call does: the caller's memory is quiet then."""
+        threads = self._waits if waits else self._copies
+        copying = asyncio.get_running_loop().run_in_executor(threads, act, *args)
         try:
             return await asyncio.shield(copying)
         except asyncio.CancelledError:
@@ -166,6 +180,7 @@ class AsyncShell:
         if self._link is not None:
             self._link.close()
         self._copies.shutdown(wait=True)
+        self._waits.shutdown(wait=True)
         self.state.close()
         self.opener.close()
 
@@ -176,12 +191,19 @@ class AsyncShell:
                     effect.meanwhile()
                 return await self._ask(effect.message, deadline)
             case CallAgents():
-                return await self.copy(self.agents, effect)
+                due = self.now() + effect.timeout_s
+                waits = any(_waits(port, call) for port, call in effect.calls)
+                return await self.copy(self._call_agents, effect, due, waits=waits)
             case RaceAgents():
-                await self.copy(self.race, effect.race, self.now)
+                await self.copy(self.race, effect.race, self.now, waits=True)
             case Pause():
                 await asyncio.sleep(effect.seconds)
         return None
+
+    def _call_agents(self, effect: CallAgents, due: float) -> list[Outcome]:
+        """In a thread that may have come late: there is that much less time then."""
+        left = max(0.001, due - self.now())
+        return self.agents(CallAgents(effect.calls, left))
 
     async def _reserve(self, link: AsyncLink, message: m.Reserve, left: float) -> m.Message:
         """Cancelled, it still learns what was granted, and gives it back."""
@@ -227,3 +249,8 @@ class AsyncShell:
         if isinstance(reply, m.Failure):
             return MasterLost(reply.text, refused=True, code=reply.code)
         return reply
+
+
+def _waits(port: Port, call: AgentCall) -> bool:
+    """Whether an agent, or a tier, is asked."""
+    return not (port.local and isinstance(call, _COPIES))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -93,8 +93,12 @@ class ClientState:
         cache_entries_max: int = 1_000_000,
         touches_max: int = 65_536,
         hedge_ms: int = LEARNT_MS,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
+        """`labels`: of this client's place; empty: those of the nodes on its host."""
         self.host_id = host_id
+        self._labels = frozenset((labels or {}).items())
+        self._near = self._labels
         self.cache: OrderedDict[bytes, Placement] = OrderedDict()
         self.cache_entries_max = cache_entries_max
         self.touches = TouchLog(touches_max)
@@ -132,6 +136,16 @@ class ClientState:
         self.topology_version = topology.version
         self.term = topology.term
         self.endpoints = {endpoint.segment: endpoint for endpoint in topology.segments}
+        here = [one.labels for one in topology.segments if one.host_id == self.host_id]
+        self._near = self._labels or frozenset(pair for one in here for pair in one.items())
+
+    def distance(self, segment: int) -> int:
+        """Of a segment's node: 0 on this host; elsewhere the more labels (rack, zone) it shares
+        with this client's place, the nearer."""
+        endpoint = self.endpoints.get(segment)
+        if endpoint is None or endpoint.host_id == self.host_id:
+            return 0
+        return 1 + len(self._near - endpoint.labels.items())
 
     def port(self, segment: int) -> Port | None:
         """The port to a segment, opened on first use. None: unknown or cannot be opened."""

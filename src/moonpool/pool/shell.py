@@ -64,6 +64,7 @@ class BlockingShell:
             self.opener.open,
             cache_entries_max=config.cache_entries_max,
             hedge_ms=config.hedge_ms,
+            labels=config.labels,
         )
         self._idle: list[BlockingLink] = []
         self._links = 0  # idle, in use, and being made

@@ -155,9 +155,9 @@ class TracedAsyncShell(AsyncShell):
         link.encode = self._carrier.encode
         return link
 
-    async def copy(self, act: Callable[..., T], *args: Any) -> T:
+    async def copy(self, act: Callable[..., T], *args: Any, waits: bool = False) -> T:
         """The copy thread knows whose call it works for."""
-        return await super().copy(contextvars.copy_context().run, act, *args)
+        return await super().copy(contextvars.copy_context().run, act, *args, waits=waits)
 
 
 class TracedPool(Pool):
