@@ -15,6 +15,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import msgspec
+
 from moonpool.core.sections import ClientConfig, MasterConfig, NodeConfig
 from moonpool.pool.cluster import Child, Cluster
 from moonpool.pool.pool import Pool
@@ -234,6 +236,13 @@ class Rig:
     def wake(self, pid: int) -> None:
         self._stopped.discard(pid)
         os.kill(pid, signal.SIGCONT)
+
+    def add_node(self, name: str, memory: int) -> Child:
+        """Joins the running pool; of any size."""
+        config = msgspec.structs.replace(
+            self.cluster.node_configs[0], name=name, memory=memory, disk="", remote=""
+        )
+        return self.cluster.add_node(config)
 
     def restart(self) -> None:
         """Start again whatever was killed; the master first."""

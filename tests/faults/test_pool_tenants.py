@@ -203,16 +203,17 @@ def test_one_to_three_of_bytes_through_a_real_pool(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         start = counted(operator)
-        while not all(start.values()):  # all threads are at work
+        while not all(objects for _, objects in start.values()):  # all threads are at work
             start = counted(operator)
-        now = start
-        while sum(now.values()) - sum(start.values()) < goal:
+        now, first = start, sum(size for size, _ in start.values())
+        while sum(size for size, _ in now.values()) < first + goal:
             now = counted(operator)
         over.set()
         for thread in threads:
             thread.join()
-        given = {name: now[name] - start[name] for name in now}
-        assert given["b"] / given["a"] == pytest.approx(3, rel=0.1), given
+        given = {name: np.subtract(now[name], start[name]).tolist() for name in now}
+        for few, many in zip(given["a"], given["b"], strict=True):
+            assert many / few == pytest.approx(3, rel=0.1), given
 
 
 def tenants_of(pool: Pool) -> dict[str, Any]:
@@ -220,9 +221,12 @@ def tenants_of(pool: Pool) -> dict[str, Any]:
     return dict(tenants)
 
 
-def counted(operator: Pool) -> dict[str, int]:
-    tenants = tenants_of(operator)
-    return {name: tenants[name]["admitted_bytes"] for name in ("a", "b")}
+def counted(operator: Pool) -> dict[str, tuple[int, int]]:
+    """Bytes and objects that each was admitted."""
+    told = tenants_of(operator)
+    return {
+        name: (told[name]["admitted_bytes"], told[name]["admitted_objects"]) for name in ("a", "b")
+    }
 
 
 # Mapped memory.

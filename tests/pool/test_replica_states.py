@@ -11,9 +11,10 @@ import pytest
 
 from moonpool.core.sections import MasterConfig
 from moonpool.pool import messages as m
-from moonpool.pool.columns import pack_keys, u32
+from moonpool.pool.columns import pack_keys, u32, u64
 from moonpool.pool.messages import LookupStatus as L
 from moonpool.pool.messages import PutStatus as S
+from moonpool.pool.ports import CLAIM_DTYPE
 from tests.pool.master_world import CONFIG, MasterWorld
 
 CAPACITY = 1 << 16
@@ -82,9 +83,24 @@ class OnDisk(State):
         return self.world.look(self.client, KEY) == [L.EVICTED]
 
 
-def writing() -> State:
+def reserved() -> State:
     state = State()
     state.world.reserve(state.client, [KEY], SIZE)
+    return state
+
+
+def writing() -> State:
+    """Claimed at its agent, some bytes are there."""
+    state = State()
+    promise = state.world.reserve(state.client, [KEY], SIZE)
+    claims = np.zeros(1, CLAIM_DTYPE)
+    claims[0] = (SIZE, promise.term, u64(promise.attempt)[0], 0, 0, len(KEY), 0, 1, 0, 0, 0)
+    agent = state.world.agent(0)
+    status, slots, generations = agent.claim(claims, KEY, promise.term)
+    assert status.tolist() == [0]
+    agent.write(int(slots[0]), int(generations[0]), 0, b"some")
+    state.world.pass_time(1.0)
+    assert agent.usage()["writing"] == 1
     return state
 
 
@@ -111,10 +127,27 @@ def copying() -> State:
     return state
 
 
-def failed() -> State:
+def aborted() -> State:
+    """Its writer said so."""
     state = State()
     reserved = state.world.reserve(state.client, [KEY], SIZE)
     state.world.call(state.client, m.Abort(reserved.row, reserved.attempt), m.Done)
+    return state
+
+
+def expired() -> State:
+    """Its writer was not heard any more, and may hold the memory yet."""
+    state = reserved()
+    state.world.master.catalog.expire(state.world.now + 11.0)
+    return state
+
+
+def failed_copy() -> State:
+    """The order for it was given up, as at a new term."""
+    state = copying()
+    state.world.call(state.client, m.Drain("n0", True), m.Done)
+    state.world.master._copies.cancel_all()
+    assert len(state.world.master.catalog.copying) == 0
     return state
 
 
@@ -158,11 +191,14 @@ def retired() -> State:
 
 TABLE: list[tuple[Callable[[], State], bool, bool, bool, str]] = [
     # state, readable, evictable, counts as a copy, counted in bytes
+    (reserved, False, False, False, "promised"),
     (writing, False, False, False, "promised"),
     (committed, True, True, True, "committed"),
     (pinned, True, False, True, "committed"),
     (copying, False, False, False, "promised"),
-    (failed, False, False, False, ""),
+    (aborted, False, False, False, ""),
+    (expired, False, False, False, "promised"),
+    (failed_copy, False, False, False, ""),
     (away, False, False, True, "committed"),
     (draining, True, False, False, "committed"),
     (quarantined, False, False, False, ""),

@@ -110,6 +110,11 @@ class Cluster:
         return self._master_config
 
     @property
+    def node_configs(self) -> Sequence[NodeConfig]:
+        """As given, in the order of `nodes`."""
+        return self._node_configs
+
+    @property
     def children(self) -> list[Child]:
         return self.masters + self.nodes
 
@@ -153,6 +158,13 @@ class Cluster:
         at = self.masters.index(killed)
         self.masters[at] = self._await_ready("master", process, time.monotonic() + timeout_s)
         return self.masters[at]
+
+    def add_node(self, config: NodeConfig, timeout_s: float = START_S) -> Child:
+        """A further node, once it is part of the pool."""
+        process = self._spawn("node", msgspec.structs.replace(config, master=self.address))
+        self.nodes.append(self._await_ready("node", process, time.monotonic() + timeout_s))
+        self._node_configs.append(config)
+        return self.nodes[-1]
 
     def restart_node(self, node: Child, timeout_s: float = START_S) -> Child:
         """A new process for a node that was killed; it adopts the segment of the old one."""

@@ -16,7 +16,6 @@ from moonpool.pool.tiers.log_format import (
 )
 
 INDEX_NAME = "index"
-DAMAGED_NAME = "index.damaged"
 
 
 class IndexFile:
