@@ -33,6 +33,7 @@ ANSWER_TOKENS: Final = 8
 CLIENTS: Final = 2
 START_S: Final = 120.0
 BLOCK: Final = 64
+QUEUE_MS: Final = 600_000  # the one that is left may have minutes of work waiting
 
 
 @dataclass
@@ -63,6 +64,7 @@ async def engine(model: str, kv_bytes: int, *, events: bool = True) -> AsyncIter
         *(sys.executable, "-m", "moonpool", "engine", "--model", model, "--port", "0", "--json"),
         *("--kv-memory", str(kv_bytes), "--block-size", str(BLOCK), "--threads", "1"),
         *("--served-name", "live", *(["--events"] if events else [])),
+        *("--queue-ms", str(QUEUE_MS)),
         stdout=asyncio.subprocess.PIPE,
     )
     try:
