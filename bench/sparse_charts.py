@@ -136,6 +136,7 @@ def main() -> None:
         for line in path.read_text(encoding="utf-8").splitlines()
         if line.startswith("{")
     ]
+    arguments.into.mkdir(parents=True, exist_ok=True)
     for name in write_all(rows, arguments.into):
         print(name)
 
