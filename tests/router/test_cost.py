@@ -21,7 +21,7 @@ from moonpool.router import (
 from moonpool.router.choose import cheapest, drawn, rendezvous
 from moonpool.router.cost import Facts
 
-PLACES = np.array([1, 2, 3], np.int64)
+KEYS = np.array([1, 2, 3], np.uint64)
 
 
 def facts(**columns: object) -> Facts:
@@ -148,9 +148,9 @@ def test_dynamo_counts_shared_blocks_once() -> None:
 
 def test_equal_costs_go_to_the_least_booked_then_by_rendezvous() -> None:
     costs = np.array([2.0, 1.0, 1.0])
-    assert cheapest(costs, np.array([0.0, 9.0, 5.0]), PLACES, 1) == 2
-    assert cheapest(costs, np.array([0.0, 0.0, 0.0]), PLACES, 1) in (1, 2)
-    chosen = {cheapest(costs, np.zeros(3), PLACES, salt) for salt in range(40)}
+    assert cheapest(costs, np.array([0.0, 9.0, 5.0]), KEYS, 1) == 2
+    assert cheapest(costs, np.array([0.0, 0.0, 0.0]), KEYS, 1) in (1, 2)
+    chosen = {cheapest(costs, np.zeros(3), KEYS, salt) for salt in range(40)}
     assert chosen == {1, 2}
     assert rendezvous(5, 1) != rendezvous(5, 2)
 

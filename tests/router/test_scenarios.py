@@ -68,3 +68,20 @@ def test_new_prompts_go_to_the_least_loaded_and_not_to_the_emptiest() -> None:
     for _ in range(10):
         unique = draw.integers(0, 1 << 30, 20 * BLOCK, dtype=np.uint32)
         assert brain.decide(ask(unique), 1.0).worker == "idle"
+
+
+def test_routers_that_found_their_workers_in_another_order_choose_alike() -> None:
+    """One also saw a worker come back: what a router numbers its workers by decides nothing."""
+    ids = [f"w{number}" for number in range(6)]
+    one, other = brain_of(*ids), brain_of(*reversed(ids))
+    other.remove_worker("w4")
+    other.remove_worker("w1")
+    for name in ("w4", "w1"):
+        other.add_worker(Worker(id=name, model=MODEL, block_size=BLOCK))
+    draw = np.random.default_rng(84)
+    chosen = []
+    for _ in range(40):
+        request = ask(draw.integers(0, 1 << 30, 20 * BLOCK, dtype=np.uint32))
+        chosen.append(one.decide(request, 0.0, book=False).worker)
+        assert other.decide(request, 0.0, book=False).worker == chosen[-1]
+    assert len(set(chosen)) == len(ids), "a choice of one is no agreement"

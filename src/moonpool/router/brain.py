@@ -261,7 +261,8 @@ class Brain:
             temperature = self.config.temperature
         if temperature > 0:
             return drawn(costs, temperature, draw), "cost"
-        return cheapest(costs, self.load.booked_tokens[places], places, salt), "cost"
+        booked = self.load.booked_tokens[places]
+        return cheapest(costs, booked, self.fleet.keys(places), salt), "cost"
 
     def _session_choice(
         self, session: str, costs: Column, places: Places, now: float

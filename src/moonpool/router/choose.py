@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from moonpool.router.index import Places
+from moonpool.router.base import Hashes
 from moonpool.router.load import Column
 
 _SAME = 1e-9
 _MASK = (1 << 64) - 1
 
 
-def cheapest(costs: Column, booked_tokens: Column, places: Places, salt: int) -> int:
+def cheapest(costs: Column, booked_tokens: Column, keys: Hashes, salt: int) -> int:
     """Index of the lowest cost. Equal ones: least work ever booked, then by `salt`.
 
     The last step is a rendezvous: routers that know nothing of each other but the prefix's hash
-    (`salt`) send it to the same place.
+    (`salt`) and the targets' names (`keys`, as `Fleet.keys` has them) send it to the same target.
     """
     least = float(costs.min())
     tied = np.flatnonzero(costs <= least + abs(least) * _SAME)
@@ -24,7 +24,7 @@ def cheapest(costs: Column, booked_tokens: Column, places: Places, salt: int) ->
         tied = tied[work <= work.min()]
     if len(tied) == 1:
         return int(tied[0])
-    return max(tied.tolist(), key=lambda i: rendezvous(salt, int(places[i])))
+    return max(tied.tolist(), key=lambda i: rendezvous(salt, int(keys[i])))
 
 
 def drawn(costs: Column, temperature: float, draw: float) -> int:
@@ -44,9 +44,9 @@ def drawn(costs: Column, temperature: float, draw: float) -> int:
     return int(min(np.searchsorted(reach, draw * reach[-1], side="right"), len(costs) - 1))
 
 
-def rendezvous(salt: int, place: int) -> int:
+def rendezvous(salt: int, key: int) -> int:
     """A number that depends on both (the finalizer of splitmix64; Steele, 2014)."""
-    z = (salt ^ (place * 0x9E3779B97F4A7C15)) & _MASK
+    z = (salt ^ (key * 0x9E3779B97F4A7C15)) & _MASK
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _MASK
     return z ^ (z >> 31)

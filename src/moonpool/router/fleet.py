@@ -1,18 +1,20 @@
 """The workers, their targets' places, and who may serve a request.
 
 A place is a small number: the row of a target in every column. Places of removed workers are used
-again. Place 0 is the pool's.
+again. Place 0 is the pool's. Another router may have found the same workers in another order: what
+routers are to agree on goes by a target's key, made of its name.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from moonpool.core.errors import BadInput, NoWorker
-from moonpool.router.base import RouteRequest, Target, Worker
+from moonpool.router.base import Hashes, RouteRequest, Target, Worker
 from moonpool.router.index import Places
 from moonpool.router.load import Column
 
@@ -51,6 +53,7 @@ class Fleet:
     def __init__(self) -> None:
         self.members: dict[str, Member] = {}
         self._targets: list[Target | None] = [None]
+        self._keys: Hashes = np.zeros(1, np.uint64)
         self._free: list[int] = []
         self._eligible: dict[tuple[str, str], Places] = {}
         self._sizes: Column | None = None
@@ -106,6 +109,10 @@ class Fleet:
             if len(self._names) < _NAMES_MAX:
                 self._names[key] = found
         return found
+
+    def keys(self, places: Places) -> Hashes:
+        """A number of each target, the same in every router."""
+        return self._keys[places]
 
     @property
     def any_marked_busy(self) -> bool:
@@ -224,11 +231,14 @@ class Fleet:
         self.one_group = all(m.groups == (0,) for m in self.members.values())
 
     def _place(self, target: Target) -> int:
+        key = np.array([_key(target)], np.uint64)
         if self._free:
             place = self._free.pop()
             self._targets[place] = target
+            self._keys[place] = key[0]
             return place
         self._targets.append(target)
+        self._keys = np.concatenate([self._keys, key])
         return len(self._targets) - 1
 
     def _why_none(self, request: RouteRequest, role: str) -> str:
@@ -241,6 +251,11 @@ class Fleet:
             f"none of {len(self.members)} workers serves model {request.model!r} as {role!r} under"
             f" the request's pin, labels and taints (models here: {', '.join(models)})"
         )
+
+
+def _key(target: Target) -> int:
+    name = f"{target.rank} {target.worker}".encode()
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little")
 
 
 def _serves(worker_role: str, role: str) -> bool:
