@@ -125,6 +125,7 @@ class TinyWorker:
     name: str
     behaviour: Behaviour = stream_four
     model: str = "tiny"
+    adapters: tuple[str, ...] = ()
     cached_tokens: int = 0
     health_status: int = 200
     """0: asked for its health, it says nothing, as a stopped process does."""
@@ -173,8 +174,9 @@ class TinyWorker:
                 if got.path == "/health":
                     send_json(writer, self.health_status, {})
                 elif got.path == "/v1/models":
-                    card = {"id": self.model, "max_model_len": self.context}
-                    send_json(writer, 200, {"data": [card]})
+                    card = {"id": self.model, "max_model_len": self.context, "parent": None}
+                    tuned = [{"id": name, "parent": self.model} for name in self.adapters]
+                    send_json(writer, 200, {"data": [*tuned, card]})
                 else:
                     self.asked.append(got)
                     await self._behave(got, reader, writer)

@@ -42,6 +42,8 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 0
     """Tokens a block; 0: not known, taken from the first event or from the fleet."""
     model: str = ""
+    adapters: frozenset[str] = frozenset()
+    """LoRA adapters that it serves besides, as models of their own names."""
     labels: dict[str, str] = {}
     taints: frozenset[str] = frozenset()
     """Only requests that tolerate all of them come here."""

@@ -59,6 +59,7 @@ class Fleet:
         self._sizes: Column | None = None
         self._contexts: Column | None = None
         self._tainted = False
+        self._adapters: frozenset[str] = frozenset()
         self._busy: set[str] = set()
         self._names: dict[bytes, tuple[list[str], list[int]]] = {}
         self.one_group = True
@@ -183,7 +184,7 @@ class Fleet:
         """Places that may serve `role` of the request, busy ones included. Raises NoWorker."""
         places = self._serving(request.model, role)
         chosen = request.pin or request.allowed is not None or request.labels or self._tainted
-        if chosen:
+        if chosen or request.adapter in self._adapters:
             kept = [p for p in places.tolist() if self._allows(request, p)]
             places = np.array(kept, np.int64)
         if not len(places):
@@ -213,6 +214,7 @@ class Fleet:
             and (request.allowed is None or worker.id in request.allowed)
             and all(worker.labels.get(k) == v for k, v in request.labels.items())
             and worker.taints <= request.tolerates
+            and (request.adapter in worker.adapters or request.adapter not in self._adapters)
         )
 
     def contexts(self, places: Places) -> Column:
@@ -227,7 +229,9 @@ class Fleet:
         self._eligible.clear()
         self._names.clear()
         self._sizes = self._contexts = None
-        self._tainted = any(member.worker.taints for member in self.members.values())
+        workers = [member.worker for member in self.members.values()]
+        self._tainted = any(worker.taints for worker in workers)
+        self._adapters = frozenset().union(*(worker.adapters for worker in workers))
         self.one_group = all(m.groups == (0,) for m in self.members.values())
 
     def _place(self, target: Target) -> int:

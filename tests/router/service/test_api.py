@@ -18,6 +18,10 @@ CASES: list[tuple[str, Any, int]] = [
     ("/query", {"token_ids": [-1]}, 400),
     ("/query", {"token_ids": [1], "instance_id": "nobody"}, 404),
     ("/query", {"token_ids": PROMPT, "block_size": 7}, 400),
+    ("/reserve", {"seq_hashes": [1, 2], "block_size": 7}, 400),
+    ("/explain", {"seq_hashes": [1, 2], "block_size": 7}, 400),
+    ("/reserve", {"token_ids": [1], "temperature": -1}, 400),
+    ("/reserve", {"token_ids": [1], "preferred": {"zone=b": 1e300}}, 400),
     ("/reserve", {"token_ids": [1], "instance_id": "nobody"}, 404),
     ("/commit", {"booking_id": "nobody"}, 404),
     ("/commit", {}, 400),
@@ -83,6 +87,10 @@ async def test_the_life_of_a_booking() -> None:
         assert got["url"] in (a.url, b.url) and len(got["scores"]) == 2
         booking = {"booking_id": got["booking_id"]}
         assert load.prefill_tokens.sum() == 64
+        page = (await get(router, "/metrics")).body.decode()
+        for kind, count in (("prefill_tokens", 64), ("decode_blocks", 4), ("requests", 1)):
+            name = f'moonpool_router_worker_{kind}{{worker="{got["instance_id"]}"}}'
+            assert f"{name} {count}\n" in page
         assert (await post_json(router, "/commit", booking)).status == 200
         assert load.prefill_tokens.sum() == 0
         before = load.decode_blocks.sum()

@@ -62,6 +62,29 @@ async def test_chunks_reach_the_client_before_the_answer_is_over() -> None:
         assert b"data: 2" in await reader.readuntil(b"0\r\n\r\n")
 
 
+async def test_a_booking_follows_its_stream() -> None:
+    """The first byte ends the prefill, events are counted as tokens, the end frees it all."""
+    go_on = asyncio.Event()
+
+    async def slow(worker: TinyWorker, got: Got, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD)
+        for number in range(40):
+            writer.write(chunk(event(number)))
+        await writer.drain()
+        await go_on.wait()
+        writer.write(b"0\r\n\r\n")
+
+    async with routed(TinyWorker("a", slow)) as router, connected(router) as (reader, writer):
+        load = router.desk.brain.load
+        writer.write(completion(PROMPT, stream=True))
+        await reader.readuntil(b"data: 39\n\n")
+        assert load.prefill_tokens.sum() == 0 and load.requests.sum() == 1
+        assert load.decode_blocks.sum() == 4 + 2, "blocks of 16: the prompt's, and the answer's"
+        go_on.set()
+        await reader.readuntil(b"\r\n0\r\n\r\n")
+        await until(lambda: load.requests.sum() == 0 == load.decode_blocks.sum())
+
+
 async def test_connections_are_kept_on_both_sides() -> None:
     worker = TinyWorker("a")
     async with routed(worker) as router, connected(router) as (reader, writer):

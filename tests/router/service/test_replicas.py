@@ -38,14 +38,18 @@ def free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def pair(*workers: TinyWorker) -> AsyncIterator[tuple[RouterServer, RouterServer]]:
+async def pair(
+    *workers: TinyWorker, more: str = ""
+) -> AsyncIterator[tuple[RouterServer, RouterServer]]:
+    """Two that know of each other; `more` is told of each worker beside its address."""
     ports = [free_port(), free_port()]
     for worker in workers:
         await worker.start()
     urls = [f"http://127.0.0.1:{port}" for port in ports]
+    specs = " ".join(f"{worker.url}{more}" for worker in workers)
     async with (
-        routed(*workers, port=ports[0], peers=urls[1]) as one,
-        routed(*workers, port=ports[1], peers=urls[0]) as two,
+        routed(*workers, workers=specs, port=ports[0], peers=urls[1]) as one,
+        routed(*workers, workers=specs, port=ports[1], peers=urls[0]) as two,
     ):
         await until(lambda: all(f.epoch for r in (one, two) for f in r.replicas.peers.values()))
         yield one, two

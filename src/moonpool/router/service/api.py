@@ -30,6 +30,8 @@ TENANT = "default"
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 Priority = Annotated[int, msgspec.Meta(ge=1 - (1 << 31), le=(1 << 31) - 1)]
 Name = Annotated[str, msgspec.Meta(max_length=512)]
+Weight = Annotated[float, msgspec.Meta(ge=-100, le=100)]
+Temperature = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
 
 class Registration(msgspec.Struct):
@@ -75,6 +77,10 @@ class Question(msgspec.Struct):
     priority: Priority = 0
     booking_id: str = ""
     labels: dict[str, str] = {}
+    tolerates: list[str] = []
+    preferred: dict[str, Weight] = {}
+    """'label=value' -> how much it is preferred."""
+    temperature: Temperature | None = None
 
 
 class BookingReport(msgspec.Struct):
@@ -162,8 +168,10 @@ class Api:
         answer.send(200, page, b"text/plain; version=0.0.4; charset=utf-8")
 
     def _models(self, request: Request, answer: Answer) -> None:
-        names = self._desk.models()
-        data = [{"id": name, "object": "model", "owned_by": "moonpool"} for name in names]
+        named: dict[str, str | None] = dict.fromkeys(self._desk.models())
+        named |= self._desk.adapters()
+        more = {"object": "model", "owned_by": "moonpool"}
+        data = [{"id": name, "parent": parent, **more} for name, parent in named.items()]
         answer.send_json(200, {"object": "list", "data": data})
 
     def _workers(self, request: Request, answer: Answer) -> None:
@@ -218,7 +226,6 @@ class Api:
     def _query(self, request: Request, answer: Answer) -> None:
         """Each tier's count includes the faster ones; nobody is chosen and nothing is booked."""
         asked = _read(request, Question)
-        self._check_query(asked)
         prompt = Prompt(self._route_request(asked, pinned=False))
         fleet, index = self._desk.brain.fleet, self._desk.brain.index
         found: dict[str, dict[str, Any]] = {}
@@ -273,17 +280,22 @@ class Api:
         answer.send_json(200, {"status": "freed"})
 
     def _route_request(self, asked: Question, *, pinned: bool) -> RouteRequest:
+        self._check_block_size(asked)
         pin = Target(asked.instance_id) if pinned and asked.instance_id else None
         if asked.instance_id and asked.instance_id not in self._desk.seats:
             raise BadRequest(f"worker {asked.instance_id!r} is not registered", 404)
+        model, adapter = self._desk.model_of(asked.model)
         route = RouteRequest(
-            model=self._desk.model_of(asked.model),
+            model=model,
             output_tokens=asked.output_tokens,
             namespace=asked.cache_salt or "",
-            adapter=asked.lora_name or "",
+            adapter=asked.lora_name or adapter,
             session=asked.session[:128],
             priority=asked.priority,
             labels=asked.labels,
+            tolerates=frozenset(asked.tolerates),
+            preferred=dict(asked.preferred),
+            temperature=asked.temperature,
             booking_id=asked.booking_id[:128],
             pin=pin,
         )
@@ -303,7 +315,7 @@ class Api:
             raise BadRequest("give token_ids, seq_hashes, prompt or messages")
         return route
 
-    def _check_query(self, asked: Question) -> None:
+    def _check_block_size(self, asked: Question) -> None:
         """A block size that no worker has would give hits of other blocks: refuse it."""
         members = self._desk.brain.fleet.members.values()
         sizes = {self._desk.brain.fleet.block_size(member) for member in members}

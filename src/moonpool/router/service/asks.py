@@ -23,6 +23,9 @@ CHAT: Final = "/v1/chat/completions"
 _IDS: Final = re.compile(rb'"prompt"\s*:\s*\[\s*\d')
 _IDS_WITHIN: Final = 4096
 _NUMBER_MAX: Final = (1 << 31) - 1
+_WORKER, _LABELS, _TOLERATES = b"x-route-worker", b"x-route-labels", b"x-route-tolerates"
+WISHES: Final = frozenset((_WORKER, _LABELS, _TOLERATES))
+"""Headers in which a client says which workers it wants; they are not passed on."""
 _EMPTY: Final = np.zeros(0, np.uint32)
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
@@ -87,6 +90,10 @@ class Ask(msgspec.Struct, frozen=True):
     session: str = ""
     split: bool = False
     """True for what a prefill worker could begin: one prompt, generated from."""
+    worker: str = ""
+    """Only this one; empty: any."""
+    labels: dict[str, str] = {}
+    tolerates: frozenset[str] = frozenset()
 
 
 _token_decoder: Final = msgspec.json.Decoder(_TokenBody)
@@ -96,8 +103,9 @@ _raw_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 def read_ask(request: Request, reader: TextReader, tokens_max: int) -> Ask:
     """What `request` asks for. Raises BadRequest with the status to answer."""
+    wishes = _wishes(request)
     if request.method != b"POST" or request.path not in (COMPLETIONS, CHAT):
-        return Ask(session=_session(request))
+        return Ask(session=_session(request), **wishes)
     body = _decode(request.body)
     tokens, alone = _tokens(request.path, body, reader)
     if len(tokens) > tokens_max:
@@ -111,6 +119,7 @@ def read_ask(request: Request, reader: TextReader, tokens_max: int) -> Ask:
         priority=_bounded(body.priority or 0),
         session=_session(request),
         split=alone,
+        **wishes,
     )
 
 
@@ -179,6 +188,26 @@ def _read(reader: TextReader, text: Any) -> npt.NDArray[np.uint32]:
 def _bounded(number: int) -> int:
     """JSON's numbers have any length, and a cost is a float; the worker gets it as it came."""
     return max(-_NUMBER_MAX, min(number, _NUMBER_MAX))
+
+
+def _wishes(request: Request) -> dict[str, Any]:
+    """Fields of an Ask."""
+    found: dict[str, Any] = {}
+    for name, value in request.headers:
+        if name not in WISHES:
+            continue
+        text = value.decode("latin-1")
+        words = [word.strip() for word in text.split(",") if word.strip()]
+        if name == _WORKER:
+            found["worker"] = text.strip()
+        elif name == _TOLERATES:
+            found["tolerates"] = frozenset(words)
+        else:
+            pairs = [word.partition("=") for word in words]
+            if not all(key and value for key, _, value in pairs):
+                raise BadRequest(f"{name.decode()}: {text!r} is not key=value,key=value")
+            found["labels"] = {key: value for key, _, value in pairs}
+    return found
 
 
 def _session(request: Request) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from moonpool.core.errors import BadInput, BadRequest, NoWorker
 from moonpool.router.base import Decision, RouteRequest, Worker
@@ -132,6 +132,11 @@ class Desk:
         """Names of all models served, sorted."""
         return sorted({seat.worker.model for seat in self.seats.values() if seat.worker.model})
 
+    def adapters(self) -> dict[str, str]:
+        """LoRA adapters served, and the model of each."""
+        workers = [seat.worker for seat in self.seats.values()]
+        return {name: worker.model for worker in workers for name in sorted(worker.adapters)}
+
     # Requests
 
     def decide(
@@ -141,17 +146,22 @@ class Desk:
 
         Raises NoWorker, WorkersBusy, RequestTooLarge, and BadRequest for a model nobody serves.
         """
+        model, adapter = self.model_of(ask.model)
         request = RouteRequest(
-            model=self.model_of(ask.model),
+            model=model,
+            adapter=adapter,
             tokens=ask.tokens,
             output_tokens=ask.output_tokens,
             namespace=ask.namespace,
             priority=ask.priority,
             session=ask.session,
+            labels=ask.labels,
+            tolerates=ask.tolerates,
         )
         barred = tried | self._without_url if self._without_url else tried
-        if barred:
-            request.allowed = frozenset(self.brain.fleet.members) - barred
+        if barred or ask.worker:
+            named: Iterable[str] = (ask.worker,) if ask.worker else self.brain.fleet.members
+            request.allowed = frozenset(named) - barred
             if not request.allowed:
                 raise NoWorker(f"no worker is left besides {', '.join(sorted(barred))}")
         return self.route(request, book=book)
@@ -196,15 +206,21 @@ class Desk:
             if seat.health.look_at <= now:
                 yield seat
 
-    def model_of(self, asked: str) -> str:
-        """The model a request means; with one model here a request need not name it.
+    def model_of(self, asked: str) -> tuple[str, str]:
+        """The model a request means, and the LoRA adapter if it names one; with one model here a
+        request need not name it.
 
         Raises BadRequest with 404 for one that nobody here serves.
         """
         models = self.models()
         if not asked:
-            return models[0] if len(models) == 1 else ""
-        if models and asked not in models and all(s.worker.model for s in self.seats.values()):
-            there = ", ".join(models)
+            return (models[0] if len(models) == 1 else ""), ""
+        if not models or asked in models:
+            return asked, ""
+        adapters = self.adapters()
+        if asked in adapters:
+            return adapters[asked], asked
+        if all(seat.worker.model for seat in self.seats.values()):
+            there = ", ".join([*models, *sorted(adapters)])
             raise BadRequest(f"model {asked!r} is not served here; there is {there}", 404)
-        return asked
+        return asked, ""

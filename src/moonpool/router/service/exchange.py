@@ -21,7 +21,7 @@ from moonpool.router.http.client import Answer
 from moonpool.router.http.request import Request
 from moonpool.router.http.rules import Header, passed_on, request_head, retry_after_s, value_of
 from moonpool.router.http.upstream import WorkerConnection, WorkerConnections
-from moonpool.router.service.asks import Ask
+from moonpool.router.service.asks import WISHES, Ask
 from moonpool.router.service.desk import Seat
 from moonpool.router.service.prefill import PrefillLeg
 from moonpool.router.service.split import split_bodies
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 BUSY: Final = frozenset((429, 503))
 TRY_ANOTHER: Final = frozenset((429, 502, 503, 504))
-_OWN_HEADERS: Final = frozenset((b"host", b"x-request-id", b"authorization"))
+_OWN_HEADERS: Final = WISHES | {b"host", b"x-request-id", b"authorization"}
 _EVENT_STREAM: Final = b"text/event-stream"
 
 

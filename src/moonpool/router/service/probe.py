@@ -23,6 +23,8 @@ class _Card(msgspec.Struct):
     """What /v1/models says of a model; engines add fields of their own."""
 
     id: str = ""
+    parent: str | None = None
+    """Of a LoRA adapter, the model."""
     max_model_len: int | None = None
     block_size: int | None = None
     kv_blocks: int | None = None
@@ -94,12 +96,14 @@ class Prober:
             cards = _cards.decode(answer.body).data
         except msgspec.DecodeError as error:
             raise BadFrame(f"{worker.url}/v1/models is not understood: {error}") from None
-        named = [card for card in cards if card.id == worker.model] or cards
+        plain = [card for card in cards if not card.parent]
+        named = [card for card in plain if card.id == worker.model] or plain
         if not named:
             return worker
         card = named[0]
         found: dict[str, Any] = {
             "model": worker.model or card.id,
+            "adapters": frozenset(card.id for card in cards if card.parent),
             "context_tokens_max": worker.context_tokens_max or card.max_model_len or 0,
             "block_size": worker.block_size or card.block_size or 0,
             "kv_blocks_max": worker.kv_blocks_max or card.kv_blocks or 0,

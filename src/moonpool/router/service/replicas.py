@@ -163,6 +163,7 @@ class Replicas:
 
     def _book(self, name: str, entry: Booked, now: float) -> None:
         """Book exactly there; a worker not known here (yet) is the other router's alone."""
+        member = self._desk.brain.fleet.members.get(entry.worker)
         request = RouteRequest(
             model=entry.model,
             hashes=np.frombuffer(entry.hashes[: len(entry.hashes) // 8 * 8], "<u8").astype(
@@ -171,6 +172,7 @@ class Replicas:
             prompt_tokens=entry.prompt_tokens,
             role=entry.role,
             pin=Target(entry.worker, entry.rank),
+            tolerates=member.worker.taints if member is not None else frozenset(),
             booking_id=name,
         )
         try:
