@@ -26,6 +26,7 @@ from tests.engines.vllm_rig import EngineProcess, Engines, eventually, running_p
 from tests.faults.pool_rig import Rig
 
 LOAD_S = 1.5
+THREAD_S = 1.0  # a thread that wakes late
 LATE_S = 20.0  # a loaded machine; computing the prompts anew is in here
 SETTINGS = {
     "load_timeout_ms": int(LOAD_S * 1000),
@@ -90,6 +91,18 @@ def failed(engine: EngineProcess) -> dict[str, float]:
     return {n: v for n, v in engine.counters().items() if n.startswith("load_failed_blocks") and v}
 
 
+def in_time(engine: EngineProcess, before: dict[str, float]) -> None:
+    """All of the prompts were to be loaded, none in vain for longer than it may take, and not all
+    of their blocks came."""
+    after = engine.counters()
+    loads = after["loads"] - before["loads"]
+    assert loads >= len(PROMPTS)
+    assert (after["load_seconds"] - before["load_seconds"]) / loads < LOAD_S + THREAD_S
+    lost = sum(n for name, n in after.items() if name.startswith("load_failed_blocks"))
+    lost -= sum(n for name, n in before.items() if name.startswith("load_failed_blocks"))
+    assert lost > 0, "nothing failed, so nothing was shown"
+
+
 def await_hits(engine: EngineProcess, reference: list[list[int]]) -> None:
     """The pool is used again, and nothing came late into blocks that others have by now."""
 
@@ -111,10 +124,10 @@ def test_a_node_stopped_in_the_middle_of_loads(
     far: EngineProcess, failing: Rig, reference: list[list[int]]
 ) -> None:
     (node,) = failing.nodes
-    before = sum(failed(far).values())
+    before = far.counters()
     failing.stop(node)
     assert asked(far).wait() == reference
-    assert sum(failed(far).values()) > before, "nothing failed, so nothing was shown"
+    in_time(far, before)
     failing.wake(node.pid)
     await_hits(far, reference)
 
@@ -122,17 +135,38 @@ def test_a_node_stopped_in_the_middle_of_loads(
 def test_a_node_killed_in_the_middle_of_loads(
     far: EngineProcess, failing: Rig, reference: list[list[int]]
 ) -> None:
+    killed_in_the_middle(far, failing, reference)
+
+
+def test_a_pool_killed_in_the_middle_of_loads(
+    far: EngineProcess, failing: Rig, reference: list[list[int]]
+) -> None:
+    """Its master, too: nobody is left to say where anything lies."""
+    killed_in_the_middle(far, failing, reference, master=True)
+
+
+def killed_in_the_middle(
+    far: EngineProcess, failing: Rig, reference: list[list[int]], master: bool = False
+) -> None:
     (node,) = failing.nodes
-    before = sum(failed(far).values())
+    before = far.counters()
     failing.stop(node)
     running = asked(far)
     time.sleep(LOAD_S / 3)  # its loads are under way: the node cannot answer them
+    if master:
+        failing.kill(failing.master)
     failing.wake(node.pid)
     failing.kill(node)
     assert running.wait() == reference
-    assert sum(failed(far).values()) > before
+    in_time(far, before)
     failing.restart()
     await_hits(far, reference)
+
+
+def unanswered(engine: EngineProcess) -> float:
+    """Requests about which the pool said nothing."""
+    found = engine.counters()
+    return found["lookup_failures"] + found["lookups_skipped/away"]
 
 
 @pytest.mark.parametrize("fault", ["stopped", "killed"])
@@ -143,7 +177,9 @@ def test_no_master(
         failing.stop(failing.master)
     else:
         failing.kill(failing.master)
+    before = unanswered(far)
     assert asked(far).wait() == reference
+    assert unanswered(far) > before, "the pool answered"
     if fault == "stopped":
         failing.wake(failing.master.pid)
     else:

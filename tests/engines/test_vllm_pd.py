@@ -35,6 +35,16 @@ def decode(model: Path, logs: Path) -> Iterator[PDEngine]:
     engine.end()
 
 
+@pytest.fixture
+def narrow(model: Path, logs: Path) -> Iterator[PDEngine]:
+    """A decode engine with room for one request of the longest kind."""
+    engine = PDEngine(
+        logs / "narrow", model, "kv_consumer", extra=LEASE, num_gpu_blocks_override=66
+    )
+    yield engine.ready()
+    engine.end()
+
+
 class Prefills:
     """Two prefill engines; one that was killed is started anew when it is next asked for."""
 
@@ -113,11 +123,13 @@ def test_only_what_decode_lacks_is_pushed(prefills: Prefills, decode: PDEngine) 
 def test_two_prefill_engines_serve_one_decode_engine(prefills: Prefills, decode: PDEngine) -> None:
     prefills.begin("p1")
     workers = [prefills["p0"], prefills["p1"]]
+    pushed = [worker.counts()["counts"].get("prefill_pushed_bytes", 0) for worker in workers]
     prompts = [prompt(2000 + i, 200 + 61 * i) for i in range(6)]
     splits = [Split(workers[i % 2], decode, tokens).send() for i, tokens in enumerate(prompts)]
     for split, tokens in zip(splits, prompts, strict=True):
         assert split.answer()["tokens"] == reference(decode, tokens)
-    for worker in workers:
+    for worker, before in zip(workers, pushed, strict=True):
+        assert worker.counts()["counts"]["prefill_pushed_bytes"] > before
         eventually(lambda worker=worker: quiet(worker), "the prefill engines' blocks")  # type: ignore[misc]
 
 
@@ -185,14 +197,18 @@ def test_an_abort_at_any_stage(prefills: Prefills, decode: PDEngine, who: str, s
 
 
 def test_a_decode_engine_without_room_takes_them_one_by_one(
-    prefills: Prefills, decode: PDEngine
+    prefills: Prefills, decode: PDEngine, narrow: PDEngine
 ) -> None:
-    """Four prompts, each of which takes most of the cache: prefill holds what decode cannot yet
-    take, far beyond any lease."""
-    prompts = [prompt(6000 + i, 1500) for i in range(4)]
-    splits = [Split(prefills["p0"], decode, each).send() for each in prompts]
+    """Room for one of three: prefill holds what decode cannot take yet, and nothing is computed
+    twice for it."""
+    prompts = [prompt(6000 + i, 1500) for i in range(3)]
+    splits = [Split(prefills["p0"], narrow, each, max_tokens=160).send() for each in prompts]
+    for split in splits:
+        split.prefilled()
+    assert prefills["p0"].counts()["requests"] > 0, "decode took all at once"
     answers: list[Any] = [split.answer()["tokens"] for split in splits]
-    assert answers == [reference(decode, each) for each in prompts]
+    assert narrow.counts()["counts"]["decode_arrived"] == 3
+    assert answers == [reference(decode, each, max_tokens=160) for each in prompts]
     eventually(lambda: quiet(prefills["p0"]), "the prefill engine's blocks")
 
 

@@ -91,7 +91,7 @@ def test_an_image_separates_from_where_it_stands_on() -> None:
             {"extra": {"mater": "h:1"}},
             "unknown setting in kv_connector_extra_config: 'mate",
         ),
-        ("odd", {"block_size": 48}, "48"),
+        ("odd", {"block_size": 48}, "No common block size for 48"),
     ],
 )
 def test_an_engine_that_cannot_work_does_not_start(

@@ -29,25 +29,27 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_smollm2(tmp_path_factory.mktemp("models") / "smollm2")
 
 
+def start(name: str, smollm2: Path, pool: Rig, engines: Engines) -> EngineProcess:
+    """The plain one has no connector, b loads in the step that needs the blocks."""
+    return engines.start(
+        name,
+        connector=name != "smollm2 plain",
+        model=smollm2,
+        master=pool.address,
+        extra={"load": "sync"} if name == "smollm2 b" else {},
+        dtype="bfloat16",
+        skip_tokenizer_init=True,
+        max_model_len=2304,
+        max_num_batched_tokens=1024,
+        num_gpu_blocks_override=256,
+    )
+
+
 @pytest.fixture(scope="module")
 def three(smollm2: Path, pool: Rig, engines: Engines) -> Iterator[dict[str, EngineProcess]]:
     """Two with the connector, one without."""
     names = ("smollm2 a", "smollm2 b", "smollm2 plain")
-    started = {
-        name: engines.start(
-            name,
-            connector=name != "smollm2 plain",
-            model=smollm2,
-            master=pool.address,
-            dtype="bfloat16",
-            skip_tokenizer_init=True,
-            max_model_len=2304,
-            max_num_batched_tokens=1024,
-            num_gpu_blocks_override=256,
-        )
-        for name in names
-    }
-    yield started
+    yield {name: start(name, smollm2, pool, engines) for name in names}
     for name in names:
         engines.end(name)
 
@@ -84,3 +86,26 @@ def test_what_one_engine_has_read_another_knows(
     assert loaded["cached"] == whole and loaded["tokens"] == reference[0]["tokens"]
     (local,) = three[reader].generate(prompt, max_tokens=16)
     assert local["cached"] == whole and local["logprobs"] == loaded["logprobs"]
+
+
+def test_a_hit_is_extended_and_found_again_after_a_restart(
+    three: dict[str, EngineProcess], smollm2: Path, pool: Rig, engines: Engines
+) -> None:
+    """b has the beginning itself; a, begun anew, has nothing but what the pool keeps."""
+    prompt, last = count_to(601, 1200)
+    whole = (len(prompt) - 1) // BLOCK * BLOCK
+    reference = three["smollm2 plain"].generate(prompt, max_tokens=16)
+    assert f"{last + 1}, {last + 2}, {last + 3}" in decode(reference[0]["tokens"])
+    reader = three["smollm2 b"]
+    computed(reader, pool, prompt[:500], max_tokens=1)
+    computed(three["smollm2 a"], pool, prompt, known=500 // BLOCK, max_tokens=16)
+    before = reader.counters()["loaded_tokens"]
+    (loaded,) = reader.generate(prompt, max_tokens=16)
+    assert reader.counters()["loaded_tokens"] - before == whole - 500 // BLOCK * BLOCK
+    engines.end("smollm2 a")
+    three["smollm2 a"] = start("smollm2 a", smollm2, pool, engines)
+    (found,) = three["smollm2 a"].generate(prompt, max_tokens=16)
+    for name, answer in (("smollm2 b", loaded), ("smollm2 a", found)):
+        assert answer["cached"] == whole and answer["tokens"] == reference[0]["tokens"], name
+        (local,) = three[name].generate(prompt, max_tokens=16)
+        assert local["cached"] == whole and local["logprobs"] == answer["logprobs"], name

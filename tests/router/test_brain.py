@@ -153,3 +153,25 @@ def test_a_long_prompt_is_split_over_prefill_and_decode() -> None:
     assert long.prefill is not None
     assert (long.worker, long.prefill.worker) == ("d", "p")
     assert long.prefill.booking_id == f"{long.booking_id}/prefill"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "held", "split"),
+    [
+        (96, 0, False),  # short
+        (320, 0, True),
+        (1600, 1280, False),  # 320 uncached, but most of it is here
+        (1600, 1120, True),  # 480 uncached: too many to compute here
+        (1600, 1536, False),
+    ],
+)
+def test_what_is_mostly_cached_is_prefilled_where_it_is(
+    tokens: int, held: int, split: bool
+) -> None:
+    brain = Brain(BrainConfig(remote_prefill_tokens=100, remote_prefill_ratio=0.7))
+    brain.add_worker(Worker(id="p", role="prefill", model=MODEL, block_size=16))
+    brain.add_worker(Worker(id="d", role="decode", model=MODEL, block_size=16))
+    prompt = np.arange(tokens, dtype=np.uint32)
+    hashes = prefix_hashes(prompt, 16, prefix_seed(MODEL))
+    brain.apply_event("d", Stored(hashes[: held // 16].tolist()))
+    assert (brain.decide(ask(tokens=prompt), 0.0).prefill is not None) == split

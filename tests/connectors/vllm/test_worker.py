@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
@@ -362,7 +363,18 @@ class HeldLayout(GroupLayout):
 
     def __init__(self, layout: GroupLayout) -> None:
         self.__dict__.update(layout.__dict__)
+        self.begun = threading.Event()
         self.go = threading.Event()
+
+    def scatter(
+        self,
+        block_ids: Sequence[int],
+        objects: Sequence[Any],
+        crcs: npt.NDArray[np.uint32] | None,
+    ) -> list[bool]:
+        self.begun.set()
+        assert self.go.wait(30)
+        return super().scatter(block_ids, objects, crcs)
 
     def scatter_layers(
         self, block_ids: Sequence[int], objects: Sequence[Any], gate: LayerGate
@@ -435,3 +447,22 @@ def test_a_layer_is_computed_when_its_blocks_are_in_place_and_not_before(
     thread.join()
     two.worker.wait_for_saves()
     assert torch.equal(two.blocks([7, 8]), one.blocks([3, 4]))
+
+
+def test_blocks_of_an_aborted_request_are_its_own_until_nothing_writes_to_them(
+    one: Engine, two: Engine, pool: Pool
+) -> None:
+    """vLLM gives them to another request when it hears that the load is over."""
+    one.store("text", [3, 4])
+    stored(pool, "text", 2)
+    (held,) = map(HeldLayout, two.loader._layouts)
+    two.loader._layouts = [held]
+    two.step(StepPlan([load("text", [7, 8])], []))
+    assert held.begun.wait(30)
+    before = two.blocks([7, 8])
+    for _ in range(3):
+        assert two.worker.received({"load-text"}).finished == set(), "its blocks are being written"
+    held.go.set()
+    assert two.receive()[0] == {"load-text"}
+    after = two.blocks([7, 8])
+    assert torch.equal(after, one.blocks([3, 4])) and not torch.equal(after, before)
