@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from moonpool.core.router_section import RouterConfig
+from moonpool.router.service.asks import TextReader
 from moonpool.router.service.server import RouterServer
 
 SESSIONS: Final = 12
@@ -167,10 +168,12 @@ async def converse(
 
 
 @contextlib.asynccontextmanager
-async def routed(engines: Sequence[EngineProcess], **settings: Any) -> AsyncIterator[RouterServer]:
+async def routed(
+    engines: Sequence[EngineProcess], reader: TextReader | None = None, **settings: Any
+) -> AsyncIterator[RouterServer]:
     """A router that has found the engines well, and heard of their caches."""
     specs = " ".join(one.spec for one in engines)
-    router = RouterServer(RouterConfig(port=0, workers=specs, **settings))
+    router = RouterServer(RouterConfig(port=0, workers=specs, **settings), reader)
     await router.start()
     members = router.desk.brain.fleet.members
     try:

@@ -3,6 +3,7 @@
 import json
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +71,22 @@ def test_bytes_that_were_wrong_fail_the_bench(
 ) -> None:
     monkeypatch.setitem(ROWS[0], "ok", False)
     assert main(["bench", "store"]) == 1
+
+
+def test_any_trace_is_routed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two conversations of two turns, before one worker with room for all of it."""
+    lines = [
+        {"timestamp": 1000 * i, "input_length": 512 * len(ids), "output_length": 1, "hash_ids": ids}
+        for i, ids in enumerate([[1, 2], [3, 4], [1, 2, 5], [3, 4, 6]])
+    ]
+    file = tmp_path / "mini.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = ["--trace", str(file), "--workers", "1", "--blocks", "16", "--json"]
+    assert main(["bench", "router", *words]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (row,) = [row for row in rows if row["bench"] == "router"]
+    assert (row["case"], row["requests"]) == (f"{file}-1x16", 4)
+    assert (row["token_hit_ratio"], row["work_imbalance"]) == (0.4, 1.0)
 
 
 def test_an_unknown_bench_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,15 +60,19 @@ def test_the_baseline_runs_on_the_same_trace() -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("name", "workers", "ratio", "imbalance"),
+    ("name", "workers", "ratio", "imbalance", "pooled"),
     [
-        ("conversation", 8, 0.343, 1.10),
-        ("conversation", 16, 0.352, 1.15),
-        ("synthetic", 8, 0.645, 1.15),
+        ("conversation", 8, 0.343, 1.10, False),
+        ("conversation", 16, 0.352, 1.15, False),
+        ("synthetic", 8, 0.645, 1.15, False),
+        ("conversation", 8, 0.359, 1.10, True),
+        ("synthetic", 8, 0.650, 1.15, True),
     ],
 )
-def test_whole_traces(name: str, workers: int, ratio: float, imbalance: float) -> None:
-    figures = simulate(load(name), workers, 5859)
+def test_whole_traces(
+    name: str, workers: int, ratio: float, imbalance: float, pooled: bool
+) -> None:
+    figures = simulate(load(name), workers, 5859, pooled=pooled)
     assert figures.token_hit_ratio >= ratio
     assert figures.work_imbalance <= imbalance
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench.router_live import (
@@ -19,9 +21,11 @@ from bench.router_live import (
     sessions,
 )
 
+from moonpool.engine.tokenizer import load_tokenizer
 from moonpool.router.http.fetch import fetch
 from moonpool.router.service.server import RouterServer
 from tests.engine.tiny import CONFIG, write_model
+from tests.router.rig import ask, post
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
 VOCABULARY = range(10, 250)
@@ -103,3 +107,28 @@ async def test_what_engines_evict_is_no_hit_predicted(tmp_path: Path) -> None:
                     assert accounts.compared > 0 and accounts.drifted == 0, "events told it all"
         asked = sum(turn.prompt_tokens for session in found for turn in session.turns[1:])
         assert actual < 0.5 * asked, "the one engine evicted too little for this to show anything"
+
+
+async def test_texts_and_conversations_are_hashed_as_the_engine_does(tmp_path: Path) -> None:
+    """By the model's own tokenizer and chat template; the second question goes on from the first
+    one."""
+    folder = await asyncio.to_thread(write_model, tmp_path / "model")
+    text = "All work and no play makes Jack a dull boy. " * 8
+    asked: dict[str, Callable[[str], dict[str, Any]]] = {
+        "/v1/completions": lambda text: {"prompt": text},
+        "/v1/chat/completions": lambda text: {"messages": [{"role": "user", "content": text}]},
+    }
+    async with (
+        engine(str(folder), 32 * BLOCK * TOKEN_BYTES) as one,
+        routed([one], load_tokenizer(folder)) as router,
+    ):
+        counters = router.desk.counters
+        for path, body in asked.items():
+            for longer in (text, text + "And more."):
+                actual, predicted = counters.hits_actual_tokens, counters.hits_predicted_tokens
+                await heard_all([one], router)
+                more = {"model": "live", "max_tokens": 4}
+                assert (await ask(router, post(path, body(longer) | more))).status == 200
+            had = counters.hits_actual_tokens - actual
+            assert had >= 5 * BLOCK, path
+            assert counters.hits_predicted_tokens - predicted == had, path
