@@ -115,7 +115,7 @@ def test_top_on_a_terminal_is_drawn_until_ctrl_c(address: str) -> None:
     os.close(there)
     seen = b""
     try:
-        while not all(word in seen for word in (b"node0", b"reads/s", b"Ctrl-C")):
+        while not all(word in seen for word in (b"node0", b"memory", b"reads/s", b"Ctrl-C")):
             assert select.select([here], [], [], 30)[0], seen
             seen += os.read(here, 65_536)
         process.send_signal(signal.SIGINT)

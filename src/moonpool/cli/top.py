@@ -113,12 +113,14 @@ def _picture(watch: Watch, master: str) -> RenderableType:
     if last is None:
         return head
     now = Text(_line(history[-1], unready) if history else "")
-    table = Table("node", "state", "", "committed", "capacity", "objects", "views", box=None)
+    columns = ("node", "medium", "state", "", "committed", "capacity", "objects", "views")
+    table = Table(*columns, box=None)
     for one in last.figures["segments"].values():
         share = one["committed_bytes"] / max(1, one["capacity_bytes"])
         filled = round(share * _BAR)
         table.add_row(
             one["node"],
+            one["medium"],
             Text(one["state"], "green" if one["alive"] else "red"),
             "█" * filled + "·" * (_BAR - filled),
             format_bytes(one["committed_bytes"]),
