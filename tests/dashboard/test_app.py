@@ -6,6 +6,7 @@ import re
 
 import httpx
 import pytest
+from starlette.routing import Route
 
 from moonpool.core.admin_section import AdminConfig
 from moonpool.core.errors import BadConfig
@@ -145,6 +146,7 @@ async def test_events_can_be_followed(http: httpx.AsyncClient, pool: AsyncPool) 
     await pool.put("e", b"1")
     await pool.remove("e")
     told = (await http.get("/v1/events", params={**position, "wait_s": 5})).json()
+    assert told["events"][0]["medium"] == ""
     assert [(one["kind"], one["key"]) for one in told["events"]][:1] == [("put", "e")]
     assert not told["rebase"]
 
@@ -258,9 +260,18 @@ def expressions(value: object) -> list[str]:
     return []
 
 
-async def test_the_description_names_every_route(http: httpx.AsyncClient) -> None:
+async def test_the_description_names_every_route(
+    http: httpx.AsyncClient, pool: AsyncPool, watch: Watch, config: AdminConfig
+) -> None:
     paths = (await http.get("/openapi.json")).json()["paths"]
     assert paths == description()["paths"]
+    routes = {
+        route.path.replace(":path}", "}"): (route.methods or set()) | {"HEAD"}
+        for route in Admin(pool, watch, config).application().routes
+        if isinstance(route, Route)
+    }
+    told = {path: {one.upper() for one in methods} | {"HEAD"} for path, methods in paths.items()}
+    assert told == routes
     for path, methods in paths.items():
         for method in methods:
             answer = await http.request(method, path.replace("{key}", "no-such-key"), content=b"x")

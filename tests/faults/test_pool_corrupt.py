@@ -79,6 +79,17 @@ def test_a_view_finds_it_when_asked(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_range_finds_it_when_asked(rig: Rig, shared_memory: bool) -> None:
+    """Wherever in the object it is: the sum is the whole object's."""
+    pool, key = rig.connect(shared_memory=shared_memory), f"range/{shared_memory}"
+    pool.put(key, stamp(key, SIZE))
+    assert pool.get_range(key, 9, 50, verify=True) == stamp(key, SIZE)[9:59]
+    flip(rig, key, SIZE - 1)
+    assert pool.get_range(key, 9, 50, verify=True) is None
+    assert pool.get_range(key, 9, 50) is None, "known to be wrong by now"
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
 def test_a_second_replica_serves_the_read(rig: Rig, shared_memory: bool) -> None:
     pool, key = rig.connect(shared_memory=shared_memory), f"two/{shared_memory}"
     assert pool.put(key, stamp(key, SIZE), replicas=2).replicas == 2

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 
+from moonpool.core.handshake import NONCE_BYTES, ClientHandshake
 from moonpool.core.sections import MasterConfig
+from moonpool.core.wire import MAX_HANDSHAKE_FRAME, FrameDecoder, Kind, encode_frame
+from moonpool.pool import messages as m
 from moonpool.pool.link import AsyncLink
 from moonpool.pool.master import MasterServer
 
@@ -34,6 +38,22 @@ async def until(condition: object) -> None:
 def knock(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     sock = socket.create_connection((host, int(port)), timeout=10)
+    sock.setblocking(False)
+    return sock
+
+
+def introduced(address: str) -> socket.socket:
+    """A bare connection of a client that has proved the token."""
+    sock = knock(address)
+    sock.settimeout(10)
+    shaking = ClientHandshake(TOKEN, "client", "c", "0", os.urandom(NONCE_BYTES), "", m.VERSIONS)
+    decoder = FrameDecoder(MAX_HANDSHAKE_FRAME)
+    frame = shaking.start()
+    while frame is not None:
+        sock.sendall(encode_frame(frame.kind, frame.payload))
+        while not (answers := list(decoder.feed(sock.recv(4096)))):
+            pass
+        frame = shaking.receive(answers[0])
     sock.setblocking(False)
     return sock
 
@@ -74,4 +94,30 @@ async def test_strangers_do_not_keep_the_door_shut() -> None:
     links.append(await AsyncLink.connect(address, TOKEN, "c"))
     for link in links:
         link.close()
+    await server.stop()
+
+
+async def test_who_asks_and_does_not_read_is_cut_off() -> None:
+    """What waits to be sent to one connection is bounded; the others are served on."""
+    server = MasterServer(MasterConfig(port=0, token=TOKEN))
+    server.send_buffer_max = 1 << 16
+    address = await server.start()
+    other = await AsyncLink.connect(address, TOKEN, "other")
+    sock = await asyncio.to_thread(introduced, address)
+    loop = asyncio.get_running_loop()
+    questions = b"".join(
+        encode_frame(Kind.MESSAGE, m.encode(m.Stat(), number, version=m.PROTOCOL_VERSION))
+        for number in range(1, 101)
+    )
+    async with asyncio.timeout(60):
+        while server.peers["127.0.0.1"] == 2:
+            try:
+                await loop.sock_sendall(sock, questions)
+            except ConnectionError:
+                break
+            await asyncio.sleep(0)
+        await until(lambda: server.peers["127.0.0.1"] == 1)
+    sock.close()
+    assert isinstance(await other.request(m.Stat(), 20), m.Status)
+    other.close()
     await server.stop()

@@ -63,6 +63,7 @@ class MasterServer:
         self.peers: Counter[str] = Counter()  # connections by IP address
         self.strangers = 0  # connections that have proved nothing yet
         self.strangers_max = STRANGERS_MAX
+        self.send_buffer_max = SEND_BUFFER_MAX
         self._sessions: dict[int, _Connection] = {}
         self._next_session = 1
         self._server: asyncio.Server | None = None
@@ -266,7 +267,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)  # uvloop's are no subclass of asyncio's
         self._transport = stream
-        stream.set_write_buffer_limits(high=SEND_BUFFER_MAX)
+        stream.set_write_buffer_limits(high=self.server.send_buffer_max)
         self.server.strangers += 1
         self._stranger = True
         if not self._count_peer(stream.get_extra_info("peername")):
