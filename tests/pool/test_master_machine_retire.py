@@ -76,3 +76,14 @@ def test_a_key_whose_removal_is_open_waits_for_room_too(world: MasterWorld) -> N
     assert list(world.call(client, again, m.Committed).status) == [S.GONE]
     listen(world)
     assert world.put(client, [b"a"]) == [S.COMMITTED]
+
+
+def test_a_put_that_waited_for_a_removal_is_counted_when_it_is_answered(world: MasterWorld) -> None:
+    client = world.client()
+    again = world.seal(world.reserve(client, [b"b"], replace=True), [b"b"])
+    waits = world.ask(client, again)
+    assert world.replies[waits] == []
+    assert world.stat(client)["answers"]["puts"] == {"committed": 3}
+    listen(world)
+    assert list(world.answer(waits, m.Committed).status) == [S.COMMITTED]
+    assert world.stat(client)["answers"]["puts"] == {"committed": 4}

@@ -37,7 +37,7 @@ class AnswerCounts:
         self.reads += objects
         self.read_bytes += nbytes
 
-    def answered(self, reply: m.Reply) -> None:
+    def answered(self, reply: m.Message) -> None:
         if isinstance(reply, m.Found):
             _add(self.lookups, reply.status, _LOOKUPS)
         elif isinstance(reply, m.Committed):

@@ -240,9 +240,7 @@ class MasterMachine:
                     message = enter(known.visitor, message, self.catalog)
                 self._from_client(asked, message, deadline_ms)
         except (ValueError, IndexError, Refused) as error:
-            failure = failure_of(error)
-            self.counts.answered(failure)
-            self._outbox.append(Send(session, request_id, failure))
+            self._outbox.append(Send(session, request_id, failure_of(error)))
         return self._flush(now)
 
     def tick(self, now: float, wall_ms: int | None = None) -> list[Effect]:
@@ -298,6 +296,9 @@ class MasterMachine:
         self._followers.flush()
         effects = self._outbox.copy()
         self._outbox.clear()
+        for effect in effects:
+            if effect.request_id:  # also what was answered late, by whoever waited for it
+                self.counts.answered(effect.message)
         return effects
 
     def _wall_ms(self, now: float) -> int:
@@ -347,7 +348,6 @@ class MasterMachine:
             self._send(asked, reply)
 
     def _send(self, asked: Asked, reply: m.Reply) -> None:
-        self.counts.answered(reply)
         self._outbox.append(Send(asked.session, asked.request, reply))
 
     def _stat(self, asked: Asked, call: m.Stat) -> m.Status:
