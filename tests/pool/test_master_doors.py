@@ -8,7 +8,7 @@ import socket
 
 from moonpool.core.handshake import NONCE_BYTES, ClientHandshake
 from moonpool.core.sections import MasterConfig
-from moonpool.core.wire import MAX_HANDSHAKE_FRAME, FrameDecoder, Kind, encode_frame
+from moonpool.core.wire import MAX_HANDSHAKE_FRAME, Frame, FrameDecoder, Kind, encode_frame
 from moonpool.pool import messages as m
 from moonpool.pool.link import AsyncLink
 from moonpool.pool.master import MasterServer
@@ -48,7 +48,7 @@ def introduced(address: str) -> socket.socket:
     sock.settimeout(10)
     shaking = ClientHandshake(TOKEN, "client", "c", "0", os.urandom(NONCE_BYTES), "", m.VERSIONS)
     decoder = FrameDecoder(MAX_HANDSHAKE_FRAME)
-    frame = shaking.start()
+    frame: Frame | None = shaking.start()
     while frame is not None:
         sock.sendall(encode_frame(frame.kind, frame.payload))
         while not (answers := list(decoder.feed(sock.recv(4096)))):
