@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 from moonpool import _core
 from moonpool.cli.probes.segments import probe_segments
 from moonpool.core.clock import Deadline, ManualClock, SystemClock
 from moonpool.core.sections import MasterConfig, default_directory
 from moonpool.pool import messages as m
-from moonpool.pool.link import BlockingLink
+from moonpool.pool.link import AsyncLink, BlockingLink
 from moonpool.pool.master import MasterServer
 from tests.faults.pool_rig import MIB, Rig, running
+from tests.pool.master_world import reserve_message
 
 
 def test_the_first_term_is_the_wall_clock() -> None:
@@ -22,6 +27,29 @@ def test_the_first_term_is_the_wall_clock() -> None:
     second = MasterServer(MasterConfig(port=0), clock)
     assert first.machine.catalog.term == 1_700_000_000_123
     assert second.machine.catalog.term == 1_700_000_000_124
+
+
+@pytest.mark.parametrize("timeout_s", [2.0, 60.0])
+async def test_a_put_waits_for_the_nodes_as_long_as_its_caller_does(timeout_s: float) -> None:
+    """And is answered before the caller gives up. What its message says of that is heard."""
+    server = MasterServer(MasterConfig(port=0, grace_ms=600_000))
+    link = await AsyncLink.connect(await server.start(), "", "tester")
+    asked = asyncio.create_task(link.request(reserve_message([b"a"]), timeout_s))
+    while not server.machine._held:
+        await asyncio.sleep(0.01)
+    due = server.machine._held.next_deadline
+    assert due is not None
+    assert timeout_s / 2 < due - server.clock.monotonic() < timeout_s
+    if timeout_s < 10:
+        reply = await asked
+        assert isinstance(reply, m.Reserved)
+        assert list(reply.status) == [m.PutStatus.RECOVERING]
+    else:
+        asked.cancel()
+        with suppress(asyncio.CancelledError):
+            await asked
+    link.close()
+    await server.stop()
 
 
 def link_to(rig: Rig) -> BlockingLink:

@@ -189,7 +189,9 @@ class MasterServer:
                 connection.send(refused, 0)
                 return
         try:
-            effects = self.machine.handle(session, envelope.id, envelope.body, now, wall)
+            effects = self.machine.handle(
+                session, envelope.id, envelope.body, now, wall, envelope.deadline_ms
+            )
         except MoonpoolError as error:
             self._fail(session, envelope.id, error.code, str(error))
             return

@@ -38,7 +38,7 @@ class HeldCalls:
         put_request(call, asked)
         found = self._catalog.exists(call.keys.blob, u32(call.keys.ends), asked.wall_ms)
         known = bool(found.all()) and not call.replace
-        held: Held[Waiting] = Held(asked, call, wait_until(asked.now, deadline_ms or DEADLINE_MS))
+        held: Held[Waiting] = Held(asked, call, _answered_by(asked.now, deadline_ms))
         if known or not self._held.add(held):
             self._answer(held, asked.wall_ms)
 
@@ -46,7 +46,7 @@ class HeldCalls:
         """What an inventory brought may be the very value that this commit is about. It is not
         acknowledged while an older one may still be read from a node not heard yet."""
         commit_request(call)
-        held: Held[Waiting] = Held(asked, call, wait_until(asked.now, deadline_ms or DEADLINE_MS))
+        held: Held[Waiting] = Held(asked, call, _answered_by(asked.now, deadline_ms))
         if not self._held.add(held):
             self._answer(held, asked.wall_ms)
 
@@ -86,3 +86,8 @@ class HeldCalls:
             case m.RemovePrefix() | m.RemoveWhere():
                 reply = m.Failure("not_ready", "the master still hears its nodes; try again")
         self._outbox.append(Send(held.asked.session, held.asked.request, reply))
+
+
+def _answered_by(now: float, deadline_ms: int) -> float:
+    """A little before the caller gives up: an answer that comes with its deadline is not heard."""
+    return wait_until(now, deadline_ms * 9 // 10 if deadline_ms > 0 else DEADLINE_MS)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 BATCH_MAX = 65_536  # keys in one request
 LIST_ROWS = 65_536  # rows looked at in one step over all rows
 WAIT_MS_MAX = 300_000
-DEADLINE_MS = 5_000  # of a held put that names none
+DEADLINE_MS = 5_000  # of a held put that names no deadline
 SWEEP_S = 1.0
 
 
