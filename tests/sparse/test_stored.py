@@ -19,20 +19,25 @@ from moonpool.core.errors import (
 from moonpool.pool.gathering import RowsWanted
 from moonpool.pool.pool import Pool
 from moonpool.pool.shell import BlockingShell
-from moonpool.sparse import HotBuffer, PrefixStore, SparseReader
+from moonpool.sparse import HotBuffer, PrefixStore, SparseLayout, SparseReader
 from moonpool.sparse.policy import Expected
 from moonpool.sparse.stored_format import (
     MAGIC,
     VERSION,
     Manifest,
     decode_manifest,
-    unit_key,
+    unit_keys,
 )
 from tests.faults.pool_rig import MIB, Rig, running
 from tests.sparse.stamped import SMALL, index_of, rows_of
 
 UNIT, TOKENS = 128, 500
 TRANSPORTS = ["shm", "tcp", "full"]
+
+
+def keys_of(key: bytes, tokens: int = TOKENS, layout: SparseLayout = SMALL) -> list[bytes]:
+    """Of the units that `store_prefix` writes."""
+    return unit_keys(key, Manifest(layout, tokens, UNIT))
 
 
 def store_prefix(pool: Pool, key: str, owner: int, tokens: int = TOKENS, replicas: int = 1) -> None:
@@ -143,12 +148,12 @@ def test_nothing_is_there_before_the_seal(rig: Rig) -> None:
     with pytest.raises(Closed):
         writer.put(0, 0, b"")
     assert not store.exists("w")
-    assert not pool.exists(unit_key(b"w", 0))
+    assert not any(pool.exists(keys_of(b"w", 200)))
     store_prefix(pool, "w", 9, 200)
     assert store.exists("w")
     store.remove("w")
     assert not store.exists("w")
-    assert not pool.exists(unit_key(b"w", 0))
+    assert not any(pool.exists(keys_of(b"w", 200)))
 
 
 def test_views_outlive_a_removal_and_leases_end_typed(rig: Rig) -> None:
@@ -177,7 +182,7 @@ def test_views_outlive_a_removal_and_leases_end_typed(rig: Rig) -> None:
 def test_a_unit_that_is_gone_takes_the_prefix_along(rig: Rig) -> None:
     pool = rig.connect()
     store_prefix(pool, "hole", 3)
-    pool.remove(unit_key(b"hole", 1))
+    pool.remove(keys_of(b"hole")[1])
     for transport in TRANSPORTS:
         with pytest.raises(PrefixGone):
             PrefixStore(pool, SMALL, UNIT).reader("hole", transport)

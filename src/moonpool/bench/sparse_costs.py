@@ -25,7 +25,7 @@ from moonpool.pool.inputs import as_key
 from moonpool.pool.pool import Pool
 from moonpool.sparse import SparseReader
 from moonpool.sparse.source import TableSource, check_told
-from moonpool.sparse.stored_format import unit_key
+from moonpool.sparse.stored_format import Manifest, unit_keys
 
 LINE: Final = 64
 TINY_ROW: Final = 8
@@ -66,9 +66,10 @@ def touch_s(reader: SparseReader) -> float:
     return statistics.median(laps) / _LINES
 
 
-def tcp_s(pool: Pool, tokens: int, unit_tokens: int) -> tuple[float, float]:
-    """Seconds of a call that names a row of every object, and of each position more."""
-    units = -(-tokens // unit_tokens)
+def tcp_s(pool: Pool, manifest: Manifest) -> tuple[float, float]:
+    """Seconds of a call that names a row of every object of the bench's prefix, and of each
+    position more."""
+    tokens, unit_tokens, units = manifest.tokens, manifest.unit_tokens, manifest.units
     out = np.ones(tokens * TINY_ROW, np.uint8)
     zeros = np.zeros(units, np.uint64)
 
@@ -92,7 +93,7 @@ def tcp_s(pool: Pool, tokens: int, unit_tokens: int) -> tuple[float, float]:
 
     few = np.arange(0, tokens, unit_tokens, dtype=np.uint32)
     every = np.arange(tokens, dtype=np.uint32)
-    with pool.read_session([unit_key(as_key(KEY), unit) for unit in range(units)]) as session:
+    with pool.read_session(unit_keys(as_key(KEY), manifest)) as session:
         laps = [(lap(few), lap(every)) for _ in range(LAPS)]
     call, all_of_them = (statistics.median(lap) for lap in zip(*laps, strict=True))
     return call, max(0.0, all_of_them - call) / max(1, tokens - units)
@@ -102,7 +103,8 @@ def costs(reader: SparseReader, far: Pool) -> Row:
     """`reader` reads the bench's prefix in place, `far` asks for the same objects by TCP."""
     source = reader.source
     assert isinstance(source, TableSource)
-    call, position = tcp_s(far, reader.length, source.units.unit_tokens)
+    manifest = Manifest(reader.layout, reader.length, source.units.unit_tokens)
+    call, position = tcp_s(far, manifest)
     return {
         "touch_ns": touch_s(reader) * 1e9,
         "call_us": call * 1e6,

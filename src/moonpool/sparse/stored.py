@@ -35,7 +35,8 @@ from moonpool.sparse.stored_format import (
     as_hint,
     decode_manifest,
     encode_manifest,
-    unit_key,
+    unit_keys,
+    units_begin,
     whole_units,
 )
 
@@ -54,7 +55,11 @@ class PrefixStore:
         self.unit_tokens = unit_tokens
 
     def writer(self, key: Key, tokens: int, *, replicas: int = 1) -> StoredWriter:
-        """Writes a prefix of exactly `tokens` tokens. Raises PoolFull and what a put raises."""
+        """Writes a prefix of exactly `tokens` tokens. A key names one content: whole units that
+        are there already stay as they are, so a prefix that grew brings what is new.
+
+        Raises PoolFull and what a put raises; BadInput for a key with a NUL byte.
+        """
         if tokens < 1:
             raise BadInput(f"a prefix has at least one token, not {tokens}")
         manifest = Manifest(self.layout, tokens, self.unit_tokens)
@@ -66,8 +71,9 @@ class PrefixStore:
     def remove(self, key: Key) -> None:
         """The prefix is not found any more; readers that hold views keep them."""
         name = as_key(key)
+        units = units_begin(name)
         self.pool.remove(name)
-        self.pool.remove_prefix(name + b"/")
+        self.pool.remove_prefix(units)
 
     def reader(
         self, key: Key, transport: str = "auto", *, expected: Expected | None = None
@@ -101,7 +107,7 @@ class PrefixStore:
         return SparseReader(source, key=name, hint=hint)
 
     def _source(self, key: bytes, manifest: Manifest, transport: str) -> RowSource:
-        keys = [unit_key(key, unit) for unit in range(manifest.units)]
+        keys = unit_keys(key, manifest)
         if transport in ("auto", "shm"):
             views = _views(self.pool, keys, must=transport == "shm")
             if views is not None:
@@ -120,7 +126,7 @@ class StoredWriter:
         self._manifest = manifest
         self._replicas = replicas
         self._hint: U32 | None = None
-        self._keys = [unit_key(key, unit) for unit in range(manifest.units)]
+        self._keys = unit_keys(key, manifest)
         sizes = [manifest.unit_bytes(unit) for unit in range(manifest.units)]
         self._session: WriteSession = pool.write_session(
             self._keys, sizes, replicas=replicas, parents="chain"

@@ -1,14 +1,18 @@
 """How a sparse prefix lies in objects of the pool: units of tokens, and a manifest under its key.
 
     unit object   [layer]{ latent rows of its tokens | index keys of its pages }
+    its key       KEY NUL shape / number . tokens
     manifest      msgpack: layout, tokens, unit_tokens; then the hint, u32[layers, n]
 
 The units are one chain and the manifest is its last link, so it goes with any of them: who finds
-the manifest had, at that moment, the whole prefix. Pure.
+the manifest had, at that moment, the whole prefix. A unit's key says how its bytes are laid out:
+what a shorter prefix, another layout or other units left under the same key is never taken for a
+part of this one. Pure.
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from typing import Final
 
@@ -21,6 +25,7 @@ from moonpool.sparse.layout import TOKENS_MAX, U8, U32, SparseLayout
 MAGIC: Final = b"MPSP"
 VERSION: Final = 1
 UNITS_MAX: Final = 1 << 16  # what one frame can name
+SEPARATOR: Final = b"\0"
 _HEAD: Final = struct.Struct("<4sII")  # magic, version, bytes of the description
 
 
@@ -65,8 +70,21 @@ class Manifest(msgspec.Struct, frozen=True):
         return np.array([getattr(self, of)(unit) for unit in range(self.units)], np.uint64)
 
 
-def unit_key(key: bytes, unit: int) -> bytes:
-    return b"%s/%d" % (key, unit)
+def units_begin(key: bytes) -> bytes:
+    """How the keys of all units of this prefix begin, and no others: no prefix has a NUL in its
+    key. Raises BadInput for one that has."""
+    if SEPARATOR in key:
+        raise BadInput(f"the key of a prefix has no NUL byte: {key!r}")
+    return key + SEPARATOR
+
+
+def unit_keys(key: bytes, manifest: Manifest) -> list[bytes]:
+    """Of every unit, in order."""
+    layout = manifest.layout
+    numbers = (layout.layers, layout.entry_bytes, layout.index_bytes, layout.page_tokens)
+    shape = struct.pack("<5Q16s", *numbers, manifest.unit_tokens, layout.model_id)
+    begin = units_begin(key) + hashlib.sha256(shape).hexdigest()[:12].encode()
+    return [b"%s/%d.%d" % (begin, unit, manifest.tokens_in(unit)) for unit in range(manifest.units)]
 
 
 def encode_manifest(manifest: Manifest, hint: U32 | None) -> bytes:
