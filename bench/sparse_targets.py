@@ -4,6 +4,7 @@
     python -m bench.sparse_targets rows.jsonl
 
 Rows of several runs may be given, each of other lengths; those of the longest prefix are judged.
+Steady steps are judged over those made up to the published miss curve and over the recorded ones.
 A gain stands with what a lone request pays for it: its step over the same gather from private
 memory, without a buffer and with one of twice top_k rows.
 """
@@ -93,8 +94,9 @@ def _of(point: Point) -> list[Judged]:
     if point.kind in BEYOND:
         own = point.of or point.kind
         return [Judged(*where, f"{name}, {own}", row[name]) for name in BEYOND[point.kind]]
-    if point.kind == "steady" and row["buffer_rows"] == 2 * row["top_k"]:
-        name = f"steady_ratio, {row['buffer_rows']} rows"
+    if point.kind in ("steady", "recorded") and row["buffer_rows"] == 2 * row["top_k"]:
+        steps = f" of {row['trace']}" if point.kind == "recorded" else ""
+        name = f"steady_ratio, {row['buffer_rows']} rows{steps}"
         return [Judged(*where, name, row["steady_ratio"], most=STEADY)]
     return []
 

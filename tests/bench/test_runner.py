@@ -6,7 +6,14 @@ import os
 import pytest
 
 from moonpool.bench import BENCHES, Settings, rows_of
-from moonpool.bench.runner import CpuMeter, machine_row, make_row, measure
+from moonpool.bench.runner import (
+    LAYERS_OF_ALL,
+    CpuMeter,
+    machine_row,
+    make_row,
+    measure,
+    settings_for,
+)
 from moonpool.core.errors import BadInput
 
 
@@ -35,6 +42,22 @@ def test_the_machine_is_named() -> None:
     row = machine_row()
     assert row["subject"] == "machine"
     assert row["cores"] == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("what", "settings", "layers"),
+    [
+        ("all", Settings(), LAYERS_OF_ALL),
+        ("all", Settings(full=True), 0),
+        ("all", Settings(layers=20), 20),
+        ("sparse", Settings(), 0),
+    ],
+)
+def test_everything_in_one_plain_run_takes_fewer_layers(
+    what: str, settings: Settings, layers: int
+) -> None:
+    """0: as many as the bench itself takes."""
+    assert settings_for(what, settings) == settings._replace(layers=layers)
 
 
 def test_an_unknown_bench_suggests_the_known_one() -> None:

@@ -38,6 +38,22 @@ ROWS: list[Row] = [
         "top_k": 2048,
         "steady_ratio": 3.0,
     },
+    {
+        "bench": "sparse",
+        "case": "131072-656-shm-recorded-4096-smollm2-quest",
+        "trace": "smollm2-quest",
+        "buffer_rows": 4096,
+        "top_k": 2048,
+        "steady_ratio": 1.4,
+    },
+    {
+        "bench": "sparse",
+        "case": "131072-656-shm-recorded-8192-smollm2-quest",
+        "trace": "smollm2-quest",
+        "buffer_rows": 8192,
+        "top_k": 2048,
+        "steady_ratio": 0.1,
+    },
 ]
 
 
@@ -57,6 +73,7 @@ def test_only_the_longest_prefix_is_judged_each_figure_by_its_own_target() -> No
         ("tcp", "hint_gain, smollm2-quest", None),
         ("tcp", "hint_gain_in_line, smollm2-quest", None),
         ("shm", "steady_ratio, 4096 rows", True),
+        ("shm", "steady_ratio, 4096 rows of smollm2-quest", False),
     ]
     assert judge([]) == []
 

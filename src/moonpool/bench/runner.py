@@ -45,6 +45,9 @@ BENCHES: Final = {
 }
 
 
+LAYERS_OF_ALL: Final = 8
+
+
 class Settings(NamedTuple):
     """How much to measure: `full` runs the whole matrix, a plain run ends within minutes."""
 
@@ -69,8 +72,17 @@ def rows_of(what: str, settings: Settings) -> Iterator[Row]:
             f"{did_you_mean(what, [*BENCHES, 'all'])}"
         )
     yield machine_row()
+    settings = settings_for(what, settings)
     for name in BENCHES if what == "all" else [what]:
         yield from importlib.import_module(BENCHES[name]).rows(settings)
+
+
+def settings_for(what: str, settings: Settings) -> Settings:
+    """Everything in one plain run is to end within minutes: with all 61 layers sparse alone moves
+    hundreds of gigabytes. Its rows say how many layers they are of."""
+    if what != "all" or settings.full or settings.layers:
+        return settings
+    return settings._replace(layers=LAYERS_OF_ALL)
 
 
 def make_row(
