@@ -11,30 +11,19 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
-import msgspec
-
-import moonpool
 from moonpool.core.address import cannot_listen
 from moonpool.core.clock import Clock, SystemClock
-from moonpool.core.errors import MoonpoolError, ProtocolMismatch
-from moonpool.core.handshake import NONCE_BYTES, ServerHandshake, refusal
+from moonpool.core.errors import MoonpoolError
 from moonpool.core.sections import MasterConfig, default_directory
 from moonpool.core.tenants import load_tenants
 from moonpool.core.tls import server_context
-from moonpool.core.wire import (
-    MAX_FRAME,
-    MAX_HANDSHAKE_FRAME,
-    MESSAGE,
-    Frame,
-    FrameDecoder,
-    encode_frame,
-)
 from moonpool.pool import messages as m
 from moonpool.pool.announced import join_refusal
 from moonpool.pool.effects import Effect
 from moonpool.pool.ha_master import Office
+from moonpool.pool.master_connection import HANDSHAKE_S, MasterConnection
 from moonpool.pool.master_machine import MasterMachine
 from moonpool.pool.snapshot.keeper import SnapshotKeeper
 
@@ -43,7 +32,6 @@ log = logging.getLogger("moonpool.master")
 SEND_BUFFER_MAX = 64 << 20  # a peer that does not read is cut off beyond this
 SESSIONS_MAX = 4096
 STRANGERS_MAX = 512
-HANDSHAKE_S = 5.0
 TICK_MIN_S = 0.001
 LOOK_S = 0.005  # a new deadline is noticed so late at most
 
@@ -64,7 +52,7 @@ class MasterServer:
         self.strangers = 0  # connections that have proved nothing yet
         self.strangers_max = STRANGERS_MAX
         self.send_buffer_max = SEND_BUFFER_MAX
-        self._sessions: dict[int, _Connection] = {}
+        self._sessions: dict[int, MasterConnection] = {}
         self._next_session = 1
         self._server: asyncio.Server | None = None
         self._unix_server: asyncio.Server | None = None
@@ -91,7 +79,7 @@ class MasterServer:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: _Connection(self),
+                lambda: MasterConnection(self),
                 self.config.host,
                 self.config.port,
                 backlog=1024,
@@ -116,7 +104,7 @@ class MasterServer:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.unlink(missing_ok=True)  # of one that had the port before, and was killed
             self._unix_server = await asyncio.get_running_loop().create_unix_server(
-                lambda: _Connection(self), str(path), backlog=1024
+                lambda: MasterConnection(self), str(path), backlog=1024
             )
         except OSError as error:
             log.info("no UNIX socket for clients on this host: %s", error)
@@ -164,7 +152,7 @@ class MasterServer:
             connection.close()
 
     def joined(
-        self, connection: _Connection, role: str, name: str, host: str, tenant: str
+        self, connection: MasterConnection, role: str, name: str, host: str, tenant: str
     ) -> int | None:
         """A peer proved a token. None: too many sessions."""
         if len(self._sessions) >= SESSIONS_MAX:
@@ -241,136 +229,6 @@ class MasterServer:
                 return
             self._timer.cancel()
         self._timer = loop.call_at(when, self._due)
-
-
-class _Connection(asyncio.Protocol):
-    """One peer: handshake first, then envelopes."""
-
-    def __init__(self, server: MasterServer) -> None:
-        self.server = server
-        self.session: int | None = None
-        self._transport: asyncio.Transport | None = None
-        self._decoder = FrameDecoder(MAX_HANDSHAKE_FRAME)
-        self._handshake = ServerHandshake(
-            server.config.token,
-            "master",
-            moonpool.__version__,
-            os.urandom(NONCE_BYTES),
-            server.unix,
-            server.machine.instance,
-            m.VERSIONS,
-            server.tenant_tokens,
-        )
-        self._guard: asyncio.TimerHandle | None = None
-        self._peer = ""
-        self.seen_from = ""  # its IP address; empty: it came by the UNIX socket
-        self._stranger = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        stream = cast(asyncio.Transport, transport)  # uvloop's are no subclass of asyncio's
-        self._transport = stream
-        stream.set_write_buffer_limits(high=self.server.send_buffer_max)
-        self.server.strangers += 1
-        self._stranger = True
-        if not self._count_peer(stream.get_extra_info("peername")):
-            self.server.refused += 1
-            self.abort()
-            return
-        self._guard = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._too_slow)
-
-    def _count_peer(self, name: object) -> bool:
-        """False: too many of this address, or too many who have proved nothing yet."""
-        server = self.server
-        if isinstance(name, tuple):  # a UNIX socket's peer is of this user, and has no address
-            self._peer = self.seen_from = str(name[0])
-            server.peers[self._peer] += 1
-            if server.peers[self._peer] > server.config.connections_per_peer_max:
-                return False
-        return server.strangers <= server.strangers_max
-
-    def _known(self) -> None:
-        if self._stranger:
-            self._stranger = False
-            self.server.strangers -= 1
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._known()
-        if self._peer:
-            self.server.peers[self._peer] -= 1
-            if not self.server.peers[self._peer]:
-                del self.server.peers[self._peer]
-        if self._guard is not None:
-            self._guard.cancel()
-        if self.session is not None:
-            self.server.left(self.session)
-            self.session = None
-
-    def pause_writing(self) -> None:
-        log.warning("session %s does not read; cut off", self.session)
-        self.abort()
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            for frame in self._decoder.feed(data):
-                self._frame(frame)
-        except (MoonpoolError, msgspec.MsgspecError) as error:
-            self._refuse(error)
-
-    def send(self, message: m.Message, request_id: int) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            version = self._handshake.version
-            self._transport.write(
-                encode_frame(MESSAGE, m.encode(message, request_id, version=version))
-            )
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _frame(self, frame: Frame) -> None:
-        if self.session is not None:
-            if frame.kind is not MESSAGE:
-                raise ProtocolMismatch(f"a {frame.kind.name} frame after the handshake")
-            envelope = m.decode(frame.payload)
-            if envelope.version != self._handshake.version:
-                raise ProtocolMismatch(
-                    f"message version {envelope.version}; agreed were {self._handshake.version}"
-                )
-            self.server.received(self.session, envelope)
-            return
-        answer = self._handshake.receive(frame)
-        assert self._transport is not None
-        self._transport.write(encode_frame(answer.kind, answer.payload))
-        hello = self._handshake.hello
-        if self._handshake.accepted and hello is not None:
-            if self._guard is not None:
-                self._guard.cancel()
-            self._known()
-            self._decoder.max_frame = MAX_FRAME
-            tenant = self._handshake.tenant
-            self.session = self.server.joined(self, hello.role, hello.name, hello.host_id, tenant)
-            if self.session is None:
-                self.close()
-
-    def _refuse(self, error: Exception) -> None:
-        """Say why (in the handshake), then close: a stream that broke the rules stays broken."""
-        self.server.refused += 1
-        if self._transport is None:
-            return
-        if self.session is None and isinstance(error, MoonpoolError):
-            frame = refusal(error)
-            self._transport.write(encode_frame(frame.kind, frame.payload))
-        else:
-            log.warning("session %s: %s", self.session, error)
-        self._transport.close()
-
-    def _too_slow(self) -> None:
-        if self.session is None:
-            self.abort()
 
 
 async def serve(config: MasterConfig, ready: Callable[[str], None]) -> None:
