@@ -92,8 +92,9 @@ def test_seconds_weigh_own_work_and_add_what_waits() -> None:
         pool_tokens=[0, 160, 0],
         prefill_tokens=[1600, 0, 0],
         decode_blocks=[0, 0, 1000],
+        decode_block_s=[0, 0, 1e-5],
     )
-    model = SecondsCost(locality=4, decode_block_s=1e-5)
+    model = SecondsCost(locality=4)
     assert model.costs(seen).tolist() == pytest.approx([1.6, 4 * 0.016, 4 * 0.16 + 0.01])
 
 

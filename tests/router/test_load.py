@@ -83,7 +83,7 @@ def test_reports_of_the_unknown_change_nothing() -> None:
 
 def learnt(observations: list[tuple[int, int, float, float]]) -> Learner:
     """(uncached, from the pool, booked at, first token at) on one target."""
-    learner = Learner(1e-4, 1e-5)
+    learner = Learner(1e-4, 1e-5, 2e-6)
     learner.make_room(2)
     book = LoadBook(1e9)
     book.make_room(2)

@@ -56,7 +56,7 @@ class Brain:
         self.fleet = Fleet()
         self.load = LoadBook(config.lease_s)
         self.index = PrefixIndex(config.index_bytes_max)
-        self.learner = Learner(config.prefill_s, config.transfer_s)
+        self.learner = Learner(config.prefill_s, config.transfer_s, config.cost.decode_block_s)
         self.sessions = Sessions(config.session_ttl_s, config.sessions_max)
         self.intake = Intake(self.fleet, self.index)
         self.predicted_tokens = 0
@@ -124,8 +124,18 @@ class Brain:
         return prefill is not None or booking is not None
 
     def output_block(self, booking_id: str, now: float, count: float = 1) -> bool:
-        """The answer grew by `count` blocks; also renews the lease. False: unknown."""
-        return self.load.output_blocks(booking_id, now, count)
+        """The answer grew by `count` blocks; also renews the lease. False: unknown.
+
+        The time between two calls tells how long the steps took in which it grew.
+        """
+        booking = self.load.output_blocks(booking_id, now, count)
+        if booking is None:
+            return False
+        place, load = booking.place, self.load
+        tokens = count * self.fleet.block_size(self.fleet.member_at(place))
+        quiet = bool(load.prefill_tokens[place] < 1)
+        self.learner.grown(booking, now, tokens, float(load.decode_blocks[place]), quiet)
+        return True
 
     def free(self, booking_id: str, now: float, hit_tokens: int | None = None) -> Booking | None:
         """The request is over; `hit_tokens`, when the worker told, checks the prediction."""

@@ -38,6 +38,8 @@ class Facts(NamedTuple):
     """Seconds a token of prompt costs there, learnt."""
     transfer_s: Column
     """Seconds a token costs when it comes from the pool or a peer, learnt."""
+    decode_block_s: Column
+    """Seconds a block held by active requests adds to a step there, learnt."""
     preferred: Column
     """Sum of the weights of the preferred labels that the target has."""
 
@@ -61,6 +63,11 @@ class Cost(Protocol):
     @property
     def counts_blocks_once(self) -> bool:
         """True when `new_blocks` is to leave out those that active requests use already."""
+        ...
+
+    @property
+    def decode_block_s(self) -> float:
+        """`Facts.decode_block_s` of a worker that has told nothing yet; 0: not learnt either."""
         ...
 
     def weights(self, facts: Facts) -> Weights | None:

@@ -30,6 +30,10 @@ class DynamoCost(msgspec.Struct, frozen=True, kw_only=True):
     def counts_blocks_once(self) -> bool:
         return self.router_assume_kv_reuse
 
+    @property
+    def decode_block_s(self) -> float:
+        return 0.0  # blocks count, whatever time they take
+
     def weights(self, facts: Facts) -> Weights | None:
         return None  # the credit is cut off at the work there is
 

@@ -26,11 +26,12 @@ class SecondsCost(msgspec.Struct, frozen=True, kw_only=True):
 
     locality: float = 8.0
     decode_block_s: float = 2e-6
-    """Seconds that one block held by active requests adds to a step of its target."""
+    """Seconds that one block held by active requests adds to a step of its target, until a worker's
+    own are learnt; 0: none, and none is learnt."""
     host_s: float = 2e-6
-    """Seconds a token costs from the worker's own host memory."""
+    """Seconds a token costs from the worker's own host memory; not learnt."""
     disk_s: float = 2e-5
-    """Seconds a token costs from the worker's own disk."""
+    """Seconds a token costs from the worker's own disk; not learnt."""
 
     @property
     def counts_blocks_once(self) -> bool:
@@ -40,7 +41,7 @@ class SecondsCost(msgspec.Struct, frozen=True, kw_only=True):
         weight = max(1.0, self.locality / (1.0 + max(0, facts.priority)))
         # The engine recomputes what would come slower from the pool.
         from_pool = np.minimum(facts.transfer_s, facts.prefill_s)
-        fixed = facts.prefill_tokens * facts.prefill_s + facts.decode_blocks * self.decode_block_s
+        fixed = facts.prefill_tokens * facts.prefill_s + facts.decode_blocks * facts.decode_block_s
         weights = np.empty((len(fixed), 6))
         weights[:, 0] = fixed
         weights[:, 1] = weight * facts.prefill_s

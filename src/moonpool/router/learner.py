@@ -2,7 +2,8 @@
 
 Prompts of one target are computed one after the other, so each took the time since the one before
 (or since it came). Fits  time = prefill_s x uncached + transfer_s x tokens from the pool  by least
-squares that forget, starting from the configured coefficients as if they had been observed.
+squares that forget, starting from the configured coefficients as if they had been observed. What
+running answers add is learnt apart, in step_learner.py.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from moonpool.router.load import Booking, Column
+from moonpool.router.step_learner import StepLearner
 
 _FORGET = 0.98
 _PRIOR_TOKENS = 2048.0
@@ -18,10 +20,11 @@ _RANGE = 1e3
 
 
 class Learner:
-    """Columns `prefill_s` and `transfer_s`, one place a target."""
+    """Columns `prefill_s`, `transfer_s` and `decode_block_s`, one place a target."""
 
-    def __init__(self, prefill_s: float, transfer_s: float) -> None:
+    def __init__(self, prefill_s: float, transfer_s: float, decode_block_s: float) -> None:
         self._start = (prefill_s, transfer_s)
+        self._steps = StepLearner(decode_block_s)
         self.prefill_s: Column = np.zeros(0)
         self.transfer_s: Column = np.zeros(0)
         self._sums: list[list[float]] = []
@@ -30,7 +33,12 @@ class Learner:
             tuple[float, float]
         ] = []  # work done in no time: of the next one's step
 
+    @property
+    def decode_block_s(self) -> Column:
+        return self._steps.decode_block_s
+
     def make_room(self, places: int) -> None:
+        self._steps.make_room(places)
         while len(self._sums) < places:
             self._sums.append([])
             self._last.append(-np.inf)
@@ -43,6 +51,7 @@ class Learner:
 
     def forget(self, place: int) -> None:
         """Back to the configured values: another worker has the place now."""
+        self._steps.forget(place)
         self._sums[place] = []
         self._last[place] = -np.inf
         self._carried[place] = (0.0, 0.0)
@@ -51,6 +60,8 @@ class Learner:
     def first_token(self, booking: Booking, now: float) -> None:
         """One observation. Prompts that come out of one engine step together count together."""
         place = booking.place
+        if booking.prefill_tokens > 0:
+            self._steps.prompt_computed(place, now)
         seconds = now - max(booking.booked_at, self._last[place])
         computed = self._carried[place][0] + booking.prefill_tokens
         brought = self._carried[place][1] + booking.pool_tokens
@@ -80,6 +91,10 @@ class Learner:
         if det > 1e-9 * xx * yy:
             self.prefill_s[place] = _within((xt * yy - yt * xy) / det, prefill_s)
             self.transfer_s[place] = _within((yt * xx - xt * xy) / det, transfer_s)
+
+    def grown(self, booking: Booking, now: float, tokens: float, held: float, quiet: bool) -> None:
+        """As StepLearner's."""
+        self._steps.grown(booking, now, tokens, held, quiet)
 
 
 def _within(value: float, start: float) -> float:

@@ -7,6 +7,7 @@ stays marked as loaded for ever. No clock: `now` is an argument, in seconds of a
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +39,10 @@ class Booking:
     shared: tuple[int, ...] = ()
     """Prefix hashes of its blocks, where blocks that several requests use are counted once."""
     prefilled: bool = False
+    grown_at: float = -math.inf
+    """When its answer was last told to have grown."""
+    held_then: float = 0.0
+    """Blocks that active requests of the target held at that moment."""
 
     @property
     def prefill_tokens(self) -> int:
@@ -143,14 +148,13 @@ class LoadBook:
             _take(self.prefill_tokens, booking.place, booking.prefill_tokens)
             _take(self.booked_tokens, booking.place, booking.prefill_tokens)
 
-    def output_blocks(self, booking_id: str, now: float, count: float = 1) -> bool:
-        """The answer filled `count` blocks more. False: unknown booking."""
+    def output_blocks(self, booking_id: str, now: float, count: float = 1) -> Booking | None:
+        """The answer filled `count` blocks more. None: unknown booking."""
         booking = self._renewed(booking_id, now)
-        if booking is None:
-            return False
-        booking.blocks += count
-        self.decode_blocks[booking.place] += count
-        return True
+        if booking is not None:
+            booking.blocks += count
+            self.decode_blocks[booking.place] += count
+        return booking
 
     def free(self, booking_id: str) -> Booking | None:
         """The request is over. None: unknown, or ended before."""

@@ -77,6 +77,7 @@ class Survey:
             load.requests[places],
             learnt.prefill_s[places],
             learnt.transfer_s[places],
+            learnt.decode_block_s[places],
             self._preferred(prompt.request, places),
         )
 

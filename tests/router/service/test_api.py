@@ -150,6 +150,7 @@ async def test_explain_gives_reasons_and_books_nothing() -> None:
         got = (await post_json(router, "/explain", {"prompt": "Once upon a time"})).json
         assert got["reason"] == "cost" and got["booking_id"] == ""
         assert {"cost", "hit_tokens", "prefill_tokens", "busy"} <= set(got["scores"][0])
+        assert {s["worker"] for s in got["scores"]} == set(got["learnt"])
         assert router.desk.brain.load.requests.sum() == 0
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
 from tests.router.rig import (
     STREAM_HEAD,
     Got,
@@ -284,3 +286,35 @@ async def test_actual_hits_are_compared_with_predicted_ones() -> None:
         assert "moonpool_router_hit_tokens_predicted_total 48" in page
         assert "moonpool_router_decision_seconds_count 2" in page
         assert "moonpool_router_index_blocks 4" in page
+
+
+async def test_the_pace_of_streams_tells_what_a_block_adds_to_a_step() -> None:
+    """And what is learnt of a worker is shown for it."""
+    go_on = asyncio.Event()
+
+    async def paced(worker: TinyWorker, got: Got, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD)
+        while not go_on.is_set():
+            writer.write(chunk(event(1)) * 16)
+            await writer.drain()
+            await asyncio.sleep(0.005)
+        writer.write(b"0\r\n\r\n")
+
+    worker = TinyWorker("a", paced)
+    async with (
+        routed(worker, cost="seconds") as router,
+        connected(router) as (reader, writer),
+    ):
+        brain = router.desk.brain
+        place = brain.fleet.members[worker.id].places[0]
+        configured = brain.learner.decode_block_s[place]
+        writer.write(completion(PROMPT, stream=True))
+        await until(lambda: bool(brain.learner.decode_block_s[place] != configured))
+        go_on.set()
+        assert (await read_message(reader)).whole
+        learnt = float(brain.learner.decode_block_s[place])
+        page = (await get(router, "/workers")).json["workers"][0]
+        assert page["decode_block_s"] == pytest.approx(learnt)
+        assert page["prefill_s"] == pytest.approx(brain.learner.prefill_s[place])
+        told = (await get(router, "/metrics")).body.decode()
+        assert f'moonpool_router_worker_decode_block_seconds{{worker="{worker.id}"}} ' in told

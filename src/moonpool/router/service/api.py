@@ -22,7 +22,7 @@ from moonpool.router.http.upstream import parse_origin
 from moonpool.router.prompt import Prompt
 from moonpool.router.service.asks import CHAT, COMPLETIONS, TextReader, TokenId, read_ask
 from moonpool.router.service.desk import Desk, Seat
-from moonpool.router.service.page import metrics_page, workers_page
+from moonpool.router.service.page import learnt_seconds, metrics_page, workers_page
 from moonpool.router.service.relay import Relay
 from moonpool.router.service.specs import WorkerSpec, check_endpoint
 
@@ -260,6 +260,11 @@ class Api:
             for member in self._desk.brain.fleet.members.values()
             for problem in member.problems.values()
         ]
+        members = self._desk.brain.fleet.members
+        told["learnt"] = {
+            name: learnt_seconds(self._desk, members[name])
+            for name in {score.worker for score in decision.scores}
+        }
         answer.send_json(200, told)
 
     def _commit(self, request: Request, answer: Answer) -> None:

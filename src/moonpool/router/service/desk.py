@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from moonpool.core.errors import BadInput, BadRequest, NoWorker
 from moonpool.router.base import Decision, RouteRequest, Worker
 from moonpool.router.brain import Brain
+from moonpool.router.fleet import BLOCK_SIZE_DEFAULT
 from moonpool.router.service.asks import Ask
 from moonpool.router.service.counters import Counters
 from moonpool.router.service.health import Condition, Health
@@ -180,6 +181,12 @@ class Desk:
         for listener in self.on_first_token:
             listener(booking_id)
         return self.brain.first_token(booking_id, self.clock())
+
+    def block_tokens(self, worker_id: str) -> int:
+        """Tokens a block of the worker, as the brain counts them."""
+        fleet = self.brain.fleet
+        member = fleet.members.get(worker_id)
+        return BLOCK_SIZE_DEFAULT if member is None else fleet.block_size(member)
 
     def grow(self, booking_id: str, blocks: float) -> bool:
         return self.brain.output_block(booking_id, self.clock(), blocks)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from moonpool.core.errors import BadRequest, NoWorker, RequestTooLarge, WorkersBusy
 from moonpool.router.base import Decision
+from moonpool.router.fleet import BLOCK_SIZE_DEFAULT
 from moonpool.router.http.client import Answer
 from moonpool.router.http.request import Request
 from moonpool.router.http.rules import Header, passed_on, request_head, retry_after_s, value_of
@@ -60,6 +61,7 @@ class Exchange:
         self._attempts = 0
         self._began = 0.0
         self._why = ""
+        self._block_tokens = BLOCK_SIZE_DEFAULT
         self._said: tuple[int, float] | None = None
         self._over = False
 
@@ -194,6 +196,7 @@ class Exchange:
         assert self._head is not None
         status, headers, length = self._head
         if status == 200 and self._decision is not None:
+            self._block_tokens = self._desk.block_tokens(self._decision.worker)
             self._desk.first_token(self._decision.booking_id)
             self._desk.counters.first_token_s.add(time.monotonic() - self._began)
         self.answer.start(status, passed_on(headers), length)
@@ -201,7 +204,7 @@ class Exchange:
     def _count_blocks(self, seen_before: int) -> None:
         if self.seat is None or self._decision is None or not self._ask.stream:
             return
-        size = self.seat.worker.block_size or 16
+        size = self._block_tokens
         blocks = self._watch.events // size - seen_before // size
         if blocks:
             self._desk.grow(self._decision.booking_id, blocks)

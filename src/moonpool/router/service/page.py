@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from moonpool.core.exposition import Family, Histogram, Sample, exposition
+from moonpool.router.fleet import Member
 from moonpool.router.service.desk import Desk, Seat
 
 if TYPE_CHECKING:
@@ -40,6 +41,17 @@ def _worker(desk: Desk, seat: Seat) -> dict[str, Any]:
         "event_batches": member.events if member else 0,
         "problems": list(member.problems.values()) if member else [],
         **load,
+        **(learnt_seconds(desk, member) if member else {}),
+    }
+
+
+def learnt_seconds(desk: Desk, member: Member) -> dict[str, float]:
+    """What a worker's tokens and blocks cost, in seconds; the mean of its ranks."""
+    learner, places = desk.brain.learner, member.places
+    return {
+        "prefill_s": float(learner.prefill_s[places].mean()),
+        "transfer_s": float(learner.transfer_s[places].mean()),
+        "decode_block_s": float(learner.decode_block_s[places].mean()),
     }
 
 
@@ -111,6 +123,15 @@ def _families(desk: Desk, relay: Relay) -> Iterator[Family]:
     ):
         samples: list[Sample] = [("", {"worker": name}, load[key]) for name, load in loads]
         yield _family(f"worker_{key}", "gauge", text, samples)
+    members = desk.brain.fleet.members.items()
+    learnt = [(name, learnt_seconds(desk, member)) for name, member in members]
+    for key, name, text in (
+        ("prefill_s", "prefill_token_seconds", "Learnt: to compute one token of a prompt."),
+        ("transfer_s", "transfer_token_seconds", "Learnt: to bring one from the pool or a peer."),
+        ("decode_block_s", "decode_block_seconds", "Learnt: a held block adds to each step."),
+    ):
+        samples = [("", {"worker": worker}, told[key]) for worker, told in learnt]
+        yield _family(f"worker_{name}", "gauge", text, samples)
     ready: list[Sample] = [("", {"worker": seat.id}, float(seat.ready)) for seat in seats]
     yield _family("worker_ready", "gauge", "1 if it takes requests.", ready)
 
