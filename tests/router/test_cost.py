@@ -42,8 +42,8 @@ def facts(**columns: object) -> Facts:
     return Facts(**values)  # type: ignore[arg-type]
 
 
-# The formula of Dynamo's cost in field notes section 1.4, computed by hand.
-RECORDED = [
+# Dynamo's formula computed by hand; test_dynamo_decisions.py has what it really decided.
+BY_HAND = [
     # device tokens, prefill booked, decode blocks -> cost by target
     ([0, 0, 0], [0, 0, 0], [0, 0, 0], [20.0, 20.0, 20.0]),
     ([160, 80, 0], [0, 0, 0], [0, 0, 0], [10.0, 15.0, 20.0]),
@@ -53,8 +53,8 @@ RECORDED = [
 ]
 
 
-@pytest.mark.parametrize(("device", "prefill", "decode", "expected"), RECORDED)
-def test_dynamos_formula_on_recorded_cases(
+@pytest.mark.parametrize(("device", "prefill", "decode", "expected"), BY_HAND)
+def test_dynamos_formula_by_hand(
     device: list[float], prefill: list[float], decode: list[float], expected: list[float]
 ) -> None:
     seen = facts(device_tokens=device, prefill_tokens=prefill, decode_blocks=decode)
@@ -140,9 +140,9 @@ def test_dynamo_counts_shared_blocks_once() -> None:
     tokens = np.arange(160, dtype=np.uint32)
     first = brain.decide(RouteRequest(model="m", tokens=tokens), 0.0)
     second = brain.decide(RouteRequest(model="m", tokens=np.append(tokens, 7)), 0.0)
-    assert brain.load.decode_blocks[place] == 11
+    assert brain.load.decode_blocks[place] == 10  # a block that is filled in part has no hash
     brain.free(first.booking_id, 0.0)
-    assert brain.load.decode_blocks[place] == 11
+    assert brain.load.decode_blocks[place] == 10
     brain.free(second.booking_id, 0.0)
     assert brain.load.decode_blocks[place] == 0
 

@@ -187,14 +187,16 @@ class Brain:
         chosen, reason = self._choose(request, costs, places, now, draw, salt)
         place = int(places[chosen])
         target = self.fleet.target(place)
+        hit = prompt.hit(int(held[chosen]), int(facts.block_size[chosen]))
         if booking:
             pool = int(facts.pool_tokens[chosen])
-            self._book(booking, prompt, place, now, int(held[chosen]), pool)
+            work = self.config.cost.prefill_tokens(facts, chosen)
+            self._book(booking, prompt, place, now, hit, pool, work)
         return Decision(
             target.worker,
             target.rank,
             self._scores(facts, costs, places),
-            int(held[chosen]),
+            hit,
             booking,
             reason,
             prompt.tokens,
@@ -288,14 +290,22 @@ class Brain:
         return chosen if near or self.config.affinity == "hard" else None
 
     def _book(
-        self, booking_id: str, prompt: Prompt, place: int, now: float, held: int, pool: int
+        self,
+        booking_id: str,
+        prompt: Prompt,
+        place: int,
+        now: float,
+        held: int,
+        pool: int,
+        work: float,
     ) -> None:
         target = self.fleet.target(place)
         member = self.fleet.members[target.worker]
         size = self.fleet.block_size(member)
         hashes = prompt.hashes(size)
         once = self.config.cost.counts_blocks_once
-        blocks = -(-prompt.tokens // size)
+        tail = size - 1 if self.config.cost.counts_tail else 0
+        blocks = (prompt.tokens + tail) // size
         self.load.book(
             booking_id,
             target,
@@ -304,6 +314,7 @@ class Brain:
             prompt_tokens=prompt.tokens,
             hit_tokens=held,
             pool_tokens=pool,
+            prefill_tokens=work,
             blocks=max(0, blocks - len(hashes)) if once else blocks,
             shared=tuple(hashes.tolist()) if once else (),
         )

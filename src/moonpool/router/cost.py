@@ -70,11 +70,28 @@ class Cost(Protocol):
         """`Facts.decode_block_s` of a worker that has told nothing yet; 0: not learnt either."""
         ...
 
+    @property
+    def counts_tail(self) -> bool:
+        """True when the block that a prompt's end fills in part counts among a request's blocks."""
+        ...
+
+    @property
+    def computes_last_block(self) -> bool:
+        """True when of a prompt that is held whole the last block is work again, as in engines.
+
+        Linear costs (see `weights`) count it always.
+        """
+        ...
+
     def weights(self, facts: Facts) -> Weights | None:
         """f64[targets, 6] of `Facts.amounts`, from the load alone; None: not linear in them.
 
         Linear costs are summed up where the prompt is hashed and searched, in one native call.
         """
+        ...
+
+    def prefill_tokens(self, facts: Facts, chosen: int) -> float:
+        """What a booking on the target at place `chosen` adds to its tokens to be computed."""
         ...
 
     def costs(self, facts: Facts) -> Column:

@@ -34,22 +34,30 @@ class DynamoCost(msgspec.Struct, frozen=True, kw_only=True):
     def decode_block_s(self) -> float:
         return 0.0  # blocks count, whatever time they take
 
+    @property
+    def counts_tail(self) -> bool:
+        return False  # it knows blocks by their hashes, and a part of one has none
+
+    @property
+    def computes_last_block(self) -> bool:
+        return False
+
     def weights(self, facts: Facts) -> Weights | None:
         return None  # the credit is cut off at the work there is
 
+    def prefill_tokens(self, facts: Facts, chosen: int) -> float:
+        """Less the hits at their weights, the device's at 1 whatever its credit."""
+        spared = facts.device_tokens + self._spared_below(facts)
+        return max(0.0, float(facts.prompt_tokens - spared[chosen]))
+
     def costs(self, facts: Facts) -> Column:
         size = facts.block_size
-        request_blocks = np.maximum(1.0, facts.prompt_tokens / size)
+        request_blocks = np.maximum(1.0, np.ceil(facts.prompt_tokens / size))
         active = facts.prefill_tokens
         least = float(active.min(initial=np.inf)) if len(active) else 0.0
         excess = np.maximum(0.0, active - least) / size / request_blocks
         on_device = self.overlap_score_credit / (1.0 + self.overlap_score_credit_decay * excess)
-        credit = (
-            on_device * facts.device_tokens
-            + self.host_cache_hit_weight * facts.host_tokens
-            + self.disk_cache_hit_weight * facts.disk_tokens
-            + self.shared_cache_multiplier * facts.pool_tokens
-        ) / size
+        credit = (on_device * facts.device_tokens + self._spared_below(facts)) / size
         raw = ((active if self.track_prefill_tokens else 0.0) + facts.prompt_tokens) / size
         cost: Column = (
             self.prefill_load_scale * np.maximum(0.0, raw - credit)
@@ -58,3 +66,12 @@ class DynamoCost(msgspec.Struct, frozen=True, kw_only=True):
             + self.decode_active_request_weight * facts.requests
         )
         return cost * np.exp(-np.tanh(facts.preferred))
+
+    def _spared_below(self, facts: Facts) -> Column:
+        """Tokens of prompt that hits below the device spare."""
+        spared: Column = (
+            self.host_cache_hit_weight * facts.host_tokens
+            + self.disk_cache_hit_weight * facts.disk_tokens
+            + self.shared_cache_multiplier * facts.pool_tokens
+        )
+        return spared

@@ -37,6 +37,14 @@ class SecondsCost(msgspec.Struct, frozen=True, kw_only=True):
     def counts_blocks_once(self) -> bool:
         return False
 
+    @property
+    def counts_tail(self) -> bool:
+        return True
+
+    @property
+    def computes_last_block(self) -> bool:
+        return True
+
     def weights(self, facts: Facts) -> Weights:
         weight = max(1.0, self.locality / (1.0 + max(0, facts.priority)))
         # The engine recomputes what would come slower from the pool.
@@ -50,6 +58,10 @@ class SecondsCost(msgspec.Struct, frozen=True, kw_only=True):
         weights[:, 4] = weight * self.disk_s
         weights[:, 5] = weight * from_pool
         return weights * np.exp(-np.tanh(facts.preferred))[:, None]
+
+    def prefill_tokens(self, facts: Facts, chosen: int) -> float:
+        held = facts.device_tokens[chosen] + facts.host_tokens[chosen] + facts.disk_tokens[chosen]
+        return float(facts.prompt_tokens - held - facts.pool_tokens[chosen])
 
     def costs(self, facts: Facts) -> Column:
         costs: Column = (self.weights(facts) * facts.amounts).sum(axis=1)

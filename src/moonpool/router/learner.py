@@ -60,10 +60,10 @@ class Learner:
     def first_token(self, booking: Booking, now: float) -> None:
         """One observation. Prompts that come out of one engine step together count together."""
         place = booking.place
-        if booking.prefill_tokens > 0:
+        if booking.computed_tokens > 0:
             self._steps.prompt_computed(place, now)
         seconds = now - max(booking.booked_at, self._last[place])
-        computed = self._carried[place][0] + booking.prefill_tokens
+        computed = self._carried[place][0] + booking.computed_tokens
         brought = self._carried[place][1] + booking.pool_tokens
         if computed + brought <= 0:
             return

@@ -43,10 +43,12 @@ class Booking:
     """When its answer was last told to have grown."""
     held_then: float = 0.0
     """Blocks that active requests of the target held at that moment."""
+    prefill_tokens: float = 0.0
+    """To be computed, as the cost model counts it."""
 
     @property
-    def prefill_tokens(self) -> int:
-        """What the target has to compute: neither in its cache nor brought from the pool."""
+    def computed_tokens(self) -> int:
+        """What the target really computes: neither in its cache nor brought from the pool."""
         return self.prompt_tokens - self.hit_tokens - self.pool_tokens
 
 
@@ -98,10 +100,16 @@ class LoadBook:
         prompt_tokens: int,
         hit_tokens: int,
         pool_tokens: int = 0,
+        prefill_tokens: float | None = None,
         blocks: float = 0,
         shared: tuple[int, ...] = (),
     ) -> Booking:
-        """Raises BadInput when the id is taken."""
+        """`prefill_tokens` None: what is neither in the target's cache nor brought from the pool.
+
+        Raises BadInput when the id is taken.
+        """
+        if prefill_tokens is None:
+            prefill_tokens = prompt_tokens - hit_tokens - pool_tokens
         if booking_id in self._bookings:
             raise BadInput(f"booking {booking_id!r} exists; ids name one request each")
         if len(self._bookings) >= self._bookings_max:
@@ -117,6 +125,7 @@ class LoadBook:
             deadline=now + self._lease_s,
             blocks=blocks,
             shared=shared,
+            prefill_tokens=prefill_tokens,
         )
         self._bookings[booking_id] = booking
         heapq.heappush(self._leases, (booking.deadline, booking_id))

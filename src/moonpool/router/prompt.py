@@ -51,17 +51,23 @@ class Prompt:
         """Of group 0, hashed elsewhere."""
         self._hashes[block_size, 0] = hashes
 
-    def covered(self, blocks: npt.NDArray[np.int64], block_size: int) -> npt.NDArray[np.float64]:
+    def covered(
+        self, blocks: npt.NDArray[np.int64], block_size: int, last_again: bool = True
+    ) -> npt.NDArray[np.float64]:
         """Tokens that so many leading blocks spare the engine.
 
         Of a prompt that is held whole it computes the last block again: it needs a token to go on
-        from.
+        from. `last_again` false leaves that out.
         """
         tokens = blocks * block_size
-        whole = tokens == self.tokens
+        whole = last_again & (tokens == self.tokens)
         spared: npt.NDArray[np.float64]
         spared = np.minimum(tokens - whole * block_size, self.tokens).astype(np.float64)
         return spared
+
+    def hit(self, held: int, block_size: int) -> int:
+        """What a worker that holds so many tokens will report: never the whole prompt."""
+        return held if held < self.tokens else max(0, held - block_size)
 
     def salt(self, block_size: int, depth: int) -> int:
         """The hash where the prompt leaves what is held: the same on every router."""

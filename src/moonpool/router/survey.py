@@ -57,7 +57,8 @@ class Survey:
         load, learnt = self._load, self._learner
         sizes = self._fleet.block_sizes(places)
         nothing = np.zeros(len(places))
-        new_blocks = np.ceil(prompt.tokens / sizes)
+        blocks = prompt.tokens / sizes
+        new_blocks = np.ceil(blocks) if self._cost.counts_tail else np.floor(blocks)
         if self._cost.counts_blocks_once:
             for i, (place, size) in enumerate(zip(places.tolist(), sizes.tolist(), strict=True)):
                 hashes = prompt.hashes(int(size)).tolist()
@@ -87,8 +88,9 @@ class Survey:
         for size in np.unique(facts.block_size).astype(np.int64).tolist():
             of_size = np.flatnonzero(facts.block_size == size)
             found = self._find(prompt, size, places[of_size])
-            tokens[:, of_size] = prompt.covered(found.held, size)
-            pool = max(pool, float(prompt.covered(np.array([found.pool]), size)[0]))
+            again = self._cost.computes_last_block
+            tokens[:, of_size] = prompt.covered(found.held, size, again)
+            pool = max(pool, float(prompt.covered(np.array([found.pool]), size, again)[0]))
         if self._peers_transfer:
             pool = max(pool, float(tokens[0].max(initial=0.0)))
         return _with_tokens(facts, tokens, pool)
