@@ -97,12 +97,12 @@ class Evictor:
             if stage.tenant >= 0:
                 owners = table.replica_object[batch]
                 batch = batch[table.tenant[owners] == stage.tenant]
-            for stay in self._take(need, batch, most_bytes, most_objects):
-                if stay.size:
-                    spared.append(stay)
-            if sum(one.size for one in spared) >= SPARED_MAX:
-                whole = False
-                break
+            stays = [one for one in self._take(need, batch, most_bytes, most_objects) if one.size]
+            if stays:
+                spared.append(np.concatenate(stays))
+                if sum(one.size for one in spared) >= SPARED_MAX:
+                    whole = False
+                    break
         candidates.close()
         return whole
 
