@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "read_times.hpp"
 #include "segment_file.hpp"
 #include "segment_layout.hpp"
 #include "status.hpp"
@@ -75,6 +76,9 @@ class SegmentClient : public std::enable_shared_from_this<SegmentClient> {
   Pinned pin(std::uint32_t slot, std::uint64_t generation, bool verify);
   void unpin(std::uint32_t pin);
 
+  // Of reads, by whoever calls them: a batch is one.
+  ReadTimes& read_times() { return read_times_; }
+
  private:
   class Use;
 
@@ -105,6 +109,7 @@ class SegmentClient : public std::enable_shared_from_this<SegmentClient> {
   std::atomic<bool> closed_{false};
   static constexpr std::uint32_t kPinWords = (kPinsPerRow + 63) / 64;
   std::array<std::atomic<std::uint64_t>, kPinWords> pins_taken_{};
+  ReadTimes read_times_;
 };
 
 }  // namespace moonpool

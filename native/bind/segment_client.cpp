@@ -4,6 +4,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "buffer.hpp"
@@ -114,12 +115,16 @@ void close_client(SegmentClient& client) {
 std::int64_t read_one(SegmentClient& client, std::uint32_t slot, std::uint64_t generation,
                       nb::handle buffer, bool verify) {
   const Buffer to(buffer, true);
-  return without_gil(
+  ReadTimes::Watch watch(client.read_times());
+  const std::int64_t got = without_gil(
       to.size(), [&] { return client.read(slot, generation, bytes_of(to), to.size(), verify); });
+  if (got >= 0) watch.done();
+  return got;
 }
 
 nb::object read_bytes(SegmentClient& client, std::uint32_t slot, std::uint64_t generation,
                       bool verify) {
+  ReadTimes::Watch watch(client.read_times());
   const std::int64_t size = client.size_of(slot, generation);
   if (size < 0) return nb::int_(size);
   nb::object out = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
@@ -128,16 +133,21 @@ nb::object read_bytes(SegmentClient& client, std::uint32_t slot, std::uint64_t g
   const auto bytes = static_cast<std::size_t>(size);
   const std::int64_t got =
       without_gil(bytes, [&] { return client.read(slot, generation, to, bytes, verify); });
-  return got < 0 ? nb::int_(got) : out;
+  if (got < 0) return nb::int_(got);
+  watch.done();
+  return out;
 }
 
 std::int64_t read_range(SegmentClient& client, std::uint32_t slot, std::uint64_t generation,
                         std::uint64_t offset, nb::handle buffer) {
   const Buffer to(buffer, true);
+  ReadTimes::Watch watch(client.read_times());
   const Status status = without_gil(to.size(), [&] {
     return client.read_range(slot, generation, offset, bytes_of(to), to.size());
   });
-  return status == Status::kOk ? static_cast<std::int64_t>(to.size()) : failure(status);
+  if (status != Status::kOk) return failure(status);
+  watch.done();
+  return static_cast<std::int64_t>(to.size());
 }
 
 std::vector<Buffer> buffers_of(nb::sequence objects, std::size_t expected, bool writable) {
@@ -158,12 +168,16 @@ nb::tuple read_into(SegmentClient& client, nb::handle slot_column, nb::handle ge
   ColumnOut<std::uint64_t> sizes(slot.size());
   {
     const nb::gil_scoped_release release;
+    ReadTimes::Watch watch(client.read_times());
+    bool any = false;
     for (std::size_t i = 0; i < slot.size(); ++i) {
       const std::int64_t got =
           client.read(slot.data()[i], generation.data()[i], bytes_of(to[i]), to[i].size(), verify);
       status[i] = got < 0 ? static_cast<Status>(-1 - got) : Status::kOk;
       sizes.data()[i] = got < 0 ? 0 : static_cast<std::uint64_t>(got);
+      any |= got >= 0;
     }
+    if (any) watch.done();
   }
   return nb::make_tuple(statuses(status), sizes.take());
 }
@@ -216,9 +230,20 @@ nb::object pin(SegmentClient& client, std::uint32_t slot, std::uint64_t generati
   return nb::cast(View(client.shared_from_this(), pinned));
 }
 
+nb::tuple take_times(ReadTimes& times) {
+  const ReadTimes::Taken taken = times.take();
+  ColumnOut<std::uint64_t> counts(taken.counts.size());
+  std::copy(taken.counts.begin(), taken.counts.end(), counts.data());
+  return nb::make_tuple(counts.take(), taken.nanoseconds);
+}
+
 }  // namespace
 
 void bind_segment_client(nb::module_& m) {
+  nb::class_<ReadTimes>(m, "ReadTimes")
+      .def(nb::init<>())
+      .def("add", &ReadTimes::add, "nanoseconds"_a)
+      .def("take", &take_times);
   nb::class_<View>(m, "SegmentView", nb::type_slots(view_slots))
       .def("release", &View::release)
       .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
@@ -244,6 +269,7 @@ void bind_segment_client(nb::module_& m) {
       .def("renew_epoch", &SegmentClient::renew_epoch)
       .def_prop_ro("pid", &SegmentClient::pid)
       .def_prop_ro("pins", &SegmentClient::pins)
+      .def_prop_ro("read_times", &SegmentClient::read_times, nb::rv_policy::reference_internal)
       .def("read_one", &read_one, "slot"_a, "generation"_a, "buffer"_a, "verify"_a = true)
       .def("read_bytes", &read_bytes, "slot"_a, "generation"_a, "verify"_a = true)
       .def("read_range", &read_range, "slot"_a, "generation"_a, "offset"_a, "buffer"_a)

@@ -237,6 +237,15 @@ class SegmentView:
     @property
     def crc(self) -> int: ...
 
+class ReadTimes:
+    """What reads took. Bucket i of 27 counts those under 2^(8 + i) ns, the last all others. Any
+    threads may add."""
+
+    def __init__(self) -> None: ...
+    def add(self, nanoseconds: int) -> None: ...
+    def take(self) -> tuple[_U64, int]:
+        """Counts u64[27] and summed nanoseconds of what was added since they were taken last."""
+
 class SegmentClient:
     """A process's own way into a segment: one-sided copies, writes and views. Thread-safe.
 
@@ -268,6 +277,9 @@ class SegmentClient:
     def pid(self) -> int: ...
     @property
     def pins(self) -> int: ...
+    @property
+    def read_times(self) -> ReadTimes:
+        """Of the reads below that brought something; a batch is one."""
     def read_one(self, slot: int, generation: int, buffer: _Buffer, verify: bool = True) -> int:
         """Whole object into the start of `buffer`; its size. Too small a buffer stays untouched."""
     def read_bytes(self, slot: int, generation: int, verify: bool = True) -> bytes | int: ...

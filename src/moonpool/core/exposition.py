@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 SECONDS: Final = (
@@ -31,6 +31,13 @@ class Histogram:
         self._counts[bisect.bisect_left(self._bounds, value)] += 1
         self.sum += value
         self.count += 1
+
+    def merge(self, counts: Sequence[int], total: float) -> None:
+        """Values that were counted elsewhere by the same bounds, `total` together."""
+        for i, count in enumerate(counts):
+            self._counts[i] += count
+        self.count += sum(counts)
+        self.sum += total
 
     def as_dict(self) -> dict[str, object]:
         """The same for JSON: upper bounds, counts up to each (not summed up), `sum`, `count`."""

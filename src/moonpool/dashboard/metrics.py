@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from moonpool.core.exposition import Family, Sample, exposition
+from moonpool.core.exposition import Family, Histogram, Sample, exposition
 from moonpool.dashboard.watch import Figures, Watch
 from moonpool.pool import messages as m
+from moonpool.pool.read_times import BOUNDS_S, TRANSPORTS
 
 _GAUGES: Final = {
     "term": "Number of the master's rule.",
@@ -128,6 +129,7 @@ def _families(watch: Watch) -> Iterator[Family]:
         "Time of a request in the master.",
         _buckets(figures["handling_s"]),
     )
+    yield _family("read_seconds", "histogram", "Time of a read at a client.", _reads(figures))
     yield from _segments(figures)
     yield from _tenants(figures)
 
@@ -165,14 +167,22 @@ def _segments(figures: Figures) -> Iterator[Family]:
         yield _family(f"segment_usage_{name}", "gauge", "As its node last reported.", samples)
 
 
-def _buckets(told: Mapping[str, Any]) -> Iterator[Sample]:
-    total = 0
+def _reads(figures: Figures) -> Iterator[Sample]:
+    """By transport, from the start. A master of the release before says nothing of it."""
+    told: Mapping[str, Mapping[str, Any]] = figures.get("read_s", {})
+    for transport in TRANSPORTS:
+        shown = told.get(transport) or Histogram(BOUNDS_S).as_dict()
+        yield from _buckets(shown, {"transport": transport})
+
+
+def _buckets(told: Mapping[str, Any], labels: Mapping[str, str] | None = None) -> Iterator[Sample]:
+    total, labels = 0, labels or {}
     for bound, count in zip(told["bounds"], told["counts"], strict=False):
         total += count
-        yield "_bucket", {"le": f"{bound:g}"}, total
-    yield "_bucket", {"le": "+Inf"}, told["count"]
-    yield "_sum", {}, told["sum"]
-    yield "_count", {}, told["count"]
+        yield "_bucket", {**labels, "le": f"{bound:g}"}, total
+    yield "_bucket", {**labels, "le": "+Inf"}, told["count"]
+    yield "_sum", labels, told["sum"]
+    yield "_count", labels, told["count"]
 
 
 def _family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> Family:

@@ -320,7 +320,7 @@ class AsyncPool(AsyncTaskCalls, AsyncUpkeep):
             else:
                 view = pinned_view(placement, self._pins, False)
             if isinstance(view, View):
-                state.touches.add(placement.row, placement.sequence, self._shell.now())
+                state.touches.read(placement, self._shell.now)
                 self._report_reads()
                 return view
             if view != -1 - Status.MOVED:
@@ -341,8 +341,7 @@ class AsyncPool(AsyncTaskCalls, AsyncUpkeep):
 
     def _report_reads(self) -> None:
         """Reads that ride on no request are reported after touch_flush_ms, beside the calls."""
-        touches = self._shell.state.touches
-        if not len(touches) or self._shell.now() - touches.oldest < self._flush_s:
+        if not self._shell.state.to_tell(self._shell.now(), self._flush_s):
             return
         if self._flush is None or self._flush.done():
             self._flush = asyncio.create_task(self._quietly(operations.flush))

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from moonpool.pool.hedging import LEARNT_MS, Hedging
-from moonpool.pool.messages import SegmentEndpoint, TopologyIs, Touches
+from moonpool.pool.messages import ReadTimes, SegmentEndpoint, TopologyIs, Touches
 from moonpool.pool.ports import Port
+from moonpool.pool.read_times import Untold
 
 
 class Replica(NamedTuple):
@@ -52,6 +53,13 @@ class TouchLog:
         if not entries:
             self.oldest = now
         entries.append((row, sequence))
+
+    def read(self, placement: Placement, now: Callable[[], float]) -> None:
+        """As `add`. The hot path: the clock is asked only for the first of them."""
+        entries = self._entries
+        if not entries:
+            self.oldest = now()
+        entries.append((placement.row, placement.sequence))
 
     def extend(self, rows: Iterable[int], sequences: Iterable[int], now: float) -> None:
         """As many reads, oldest first."""
@@ -102,6 +110,7 @@ class ClientState:
         self.cache: OrderedDict[bytes, Placement] = OrderedDict()
         self.cache_entries_max = cache_entries_max
         self.touches = TouchLog(touches_max)
+        self.untold = Untold()
         self.hedging = Hedging(hedge_ms)
         self.forgotten: deque[Any] = deque()  # attempts and claims of lost write sessions
         self.topology_version = -1
@@ -171,6 +180,15 @@ class ClientState:
             return None
         self._ports[endpoint.incarnation] = (endpoint, port)
         return port
+
+    def to_tell(self, now: float, after_s: float) -> bool:
+        """Whether reads, or what they took, wait to be told for so long."""
+        waits = len(self.touches) and now - self.touches.oldest >= after_s
+        return bool(waits) or now - self.untold.told_at >= after_s
+
+    def read_times(self, now: float) -> list[ReadTimes]:
+        """What reads took since this was asked last, for the master."""
+        return self.untold.take([port for _, port in list(self._ports.values())], now)
 
     def close(self) -> None:
         with self._opening:

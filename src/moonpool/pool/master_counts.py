@@ -10,6 +10,9 @@ from typing import Final
 
 from moonpool.core.exposition import Histogram
 from moonpool.pool import messages as m
+from moonpool.pool.columns import i32
+from moonpool.pool.master_requests import Asked
+from moonpool.pool.read_times import Told
 
 _GRANTED: Final = int(m.PutStatus.GRANTED)
 _PUTS: Final = tuple(status.name.lower() for status in m.PutStatus)
@@ -32,10 +35,17 @@ class AnswerCounts:
         """Requests answered with an error."""
         self.handling_s = Histogram()
         """Time of a request in the master; the shell has the clock."""
+        self.read_seconds = Told()
+        """Time of reads at clients, as they say."""
 
     def read(self, objects: int, nbytes: int) -> None:
         self.reads += objects
         self.read_bytes += nbytes
+
+    def touch(self, asked: Asked, call: m.Touch) -> m.Done:
+        """What was read is applied before any request; here only what it took is taken down."""
+        self.read_seconds.hear(call.times)
+        return m.Done(i32(call.touches.row).size)
 
     def answered(self, reply: m.Message) -> None:
         if isinstance(reply, m.Found):
@@ -65,6 +75,7 @@ class AnswerCounts:
                 "exists": dict(self.exists),
             },
             "handling_s": self.handling_s.as_dict(),
+            "read_s": self.read_seconds.stat(),
         }
 
 

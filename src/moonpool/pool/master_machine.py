@@ -130,7 +130,7 @@ class MasterMachine:
             m.List: self._reading.list_objects,
             m.Topology: self._reading.topology,
             m.Lease: self._reading.lease,
-            m.Touch: self._reading.touch,
+            m.Touch: self.counts.touch,
             m.Report: self._reading.report,
             m.Remove: self._removals.remove,
             m.RemovePrefix: self._removals.remove_prefix,

@@ -102,10 +102,6 @@ class Reading:
         number, granted, ttl_ms = leases.take(session, rows, sequences, call.ttl_ms, asked.now)
         return m.Leased(number, granted.tobytes(), ttl_ms)
 
-    def touch(self, asked: Asked, call: m.Touch) -> m.Done:
-        """What was read is applied before any request; here only that is asked for."""
-        return m.Done(i32(call.touches.row).size)
-
     def apply(self, touches: m.Touches, host_id: str, now: float) -> tuple[int, int]:
         """The reads that clients report count for recency; how many, and of how many bytes."""
         rows, sequences = i32(touches.row), u64(touches.sequence)

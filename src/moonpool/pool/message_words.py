@@ -109,6 +109,15 @@ class Touches(msgspec.Struct, array_like=True, frozen=True):
     sequence: bytes = b""
 
 
+class ReadTimes(msgspec.Struct, array_like=True, frozen=True):
+    """What a client's reads by one transport took, since it told last: `counts` u64[27] by doubling
+    bounds, the first of 256 ns."""
+
+    transport: str  # kind of a port: shm, tcp, disk, remote
+    nanoseconds: int  # all together
+    counts: bytes
+
+
 class SegmentEndpoint(msgspec.Struct, array_like=True, frozen=True):
     """How clients reach a segment."""
 

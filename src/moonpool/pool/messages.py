@@ -18,6 +18,7 @@ from moonpool.pool.message_words import AwaitStatus as AwaitStatus
 from moonpool.pool.message_words import KeyColumn as KeyColumn
 from moonpool.pool.message_words import LookupStatus as LookupStatus
 from moonpool.pool.message_words import PutStatus as PutStatus
+from moonpool.pool.message_words import ReadTimes as ReadTimes
 from moonpool.pool.message_words import RemoveStatus as RemoveStatus
 from moonpool.pool.message_words import ReplicaColumn as ReplicaColumn
 from moonpool.pool.message_words import SegmentEndpoint as SegmentEndpoint

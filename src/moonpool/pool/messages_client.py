@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from moonpool.pool.message_words import KeyColumn, ReplicaColumn, SegmentEndpoint, Touches
+from moonpool.pool.message_words import (
+    KeyColumn,
+    ReadTimes,
+    ReplicaColumn,
+    SegmentEndpoint,
+    Touches,
+)
 
 
 class Reserve(msgspec.Struct, array_like=True, frozen=True, tag=1):
@@ -232,9 +238,10 @@ class Leased(msgspec.Struct, array_like=True, frozen=True, tag=27):
 
 
 class Touch(msgspec.Struct, array_like=True, frozen=True, tag=28):
-    """Touches alone, when no other request came within touch_flush_ms."""
+    """Touches alone, when no other request came within touch_flush_ms, and what reads took."""
 
     touches: Touches
+    times: list[ReadTimes] = []
 
 
 class Report(msgspec.Struct, array_like=True, frozen=True, tag=30):

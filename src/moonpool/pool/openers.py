@@ -48,6 +48,7 @@ class PortOpener:
         if endpoint.medium != MEMORY:
             return TierPort(
                 *(endpoint.tcp, self._token.decode(), endpoint.incarnation, endpoint.node),
+                medium=endpoint.medium,
                 tls=self._tls,
             )
         if self._shared_memory and self.can_map(endpoint):

@@ -189,10 +189,13 @@ def events(
 
 
 def flush(context: Context) -> Protocol[None]:
-    """Report the reads logged so far."""
-    touches = context.state.touches.take()
-    if touches.row:
-        yield from ask(context, m.Touch(touches))
+    """Report the reads logged so far, and what they took."""
+    state = context.state
+    touches, times = state.touches.take(), state.read_times(context.now())
+    if touches.row or times:
+        reply = yield from ask(context, m.Touch(touches, times))
+        if isinstance(reply, MasterLost) and not reply.refused:
+            state.untold.give_back(times)
 
 
 def lease(

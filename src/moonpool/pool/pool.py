@@ -178,7 +178,7 @@ class Pool(Ranges, Upkeep):
             replica = placement.replicas[0]
             data = replica.port.read_bytes(replica.slot, replica.generation, self._verify)
             if not isinstance(data, int):
-                self._state.touches.add(placement.row, placement.sequence, self._shell.now())
+                self._state.touches.read(placement, self._shell.now)
                 return data
         result = self._fetch([key], None, timeout_s)[0]
         return result.data if isinstance(result, Hit) else None
@@ -199,7 +199,7 @@ class Pool(Ranges, Upkeep):
             except (BufferError, TypeError, ValueError):
                 size, buffer = -1, as_target(buffer)  # says what is wrong with it
             if size >= 0:
-                self._state.touches.add(placement.row, placement.sequence, self._shell.now())
+                self._state.touches.read(placement, self._shell.now)
                 return size
         result = self.get_many_into([key], [buffer], timeout_s=timeout_s)[0]
         if isinstance(result, Hit):
@@ -227,7 +227,7 @@ class Pool(Ranges, Upkeep):
                 return copied_view(placement)
             view = pinned_view(placement, self._pins, verify)
             if isinstance(view, View):
-                self._state.touches.add(placement.row, placement.sequence, self._shell.now())
+                self._state.touches.read(placement, self._shell.now)
                 return view
             if view != -1 - Status.MOVED:
                 break
@@ -361,7 +361,7 @@ class Pool(Ranges, Upkeep):
     def _flush_due(self) -> None:
         """What is to be done from time to time, by the flusher's thread."""
         state, timeout_s = self._state, min(1.0, self._timeout_s)
-        if len(state.touches) and self._shell.now() - state.touches.oldest >= self._flush_s:
+        if state.to_tell(self._shell.now(), self._flush_s):
             self.flush(timeout_s=timeout_s)
         if state.forgotten:
             self._shell.run(abort_forgotten, timeout_s)

@@ -35,6 +35,7 @@ from moonpool.pool.ports import (
     View,
     WriteRangeCall,
 )
+from moonpool.pool.timed_reads import note
 
 if TYPE_CHECKING:
     from moonpool._core import SegmentClient
@@ -64,6 +65,7 @@ class ShmPort:
         self._claims = OpenClaims(segment)
         self.read_one = segment.read_one
         self.read_bytes = segment.read_bytes
+        self.read_times = segment.read_times
 
     def start(self, call: AgentCall, timeout_s: float) -> Finisher:
         match call:
@@ -80,7 +82,7 @@ class ShmPort:
             case ReadRangeCall():
                 return lambda: self._each_range(self._read_range, call, call.buffers)
             case GatherCall():
-                return lambda: gather_pinned(self.segment, call)
+                return lambda: self._gather(call)
             case SealCall():
                 return self._seal(call, timeout_s)
             case AbortCall():
@@ -99,6 +101,12 @@ class ShmPort:
             call.slots, call.generations, call.buffers, call.verify
         )
         return Outcome(status, call.slots, call.generations, sizes=sizes)
+
+    def _gather(self, call: GatherCall) -> Outcome:
+        began = self._clock.monotonic()
+        outcome = gather_pinned(self.segment, call)
+        note(self.read_times, outcome, self._clock.monotonic() - began)
+        return outcome
 
     def _read_range(self, slot: int, generation: int, offset: int, buffer: Buffer) -> int:
         got = self.segment.read_range(slot, generation, offset, buffer)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from moonpool._core import ReadTimes
+from moonpool.core.clock import Clock, SystemClock
 from moonpool.pool.agent_control import SEAL_COMPUTES_CRC, ConnectionControl, OpCall, finish
 from moonpool.pool.ports import (
     AbortCall,
@@ -27,6 +29,7 @@ from moonpool.pool.ports import (
     call_length,
     failed,
 )
+from moonpool.pool.timed_reads import TimedOp
 
 if TYPE_CHECKING:
     from moonpool._core import Connection, Op
@@ -40,8 +43,14 @@ class TcpPort:
     local = False
 
     def __init__(
-        self, connect: Callable[[float], Connection], incarnation: bytes, node: str
+        self,
+        connect: Callable[[float], Connection],
+        incarnation: bytes,
+        node: str,
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = clock or SystemClock()
+        self.read_times = ReadTimes()
         self.incarnation = incarnation
         self.node = node
         self._control = ConnectionControl(connect, incarnation)
@@ -121,6 +130,8 @@ class TcpPort:
                 op = connection.abort(incarnation, call.slots, call.generations, deadline_ms)
             case WriteRangeCall():
                 return self._write_ranges(connection, call, deadline_ms, timeout_s)
+        if isinstance(call, ReadCall | ReadRangeCall | GatherCall):
+            return TimedOp(op, count, timeout_s, self.read_times, self._clock)
         return OpCall(op, count, timeout_s)
 
     def _write_ranges(

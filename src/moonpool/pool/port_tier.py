@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 import moonpool
-from moonpool._core import crc32c
+from moonpool._core import ReadTimes, crc32c
 from moonpool.core.address import parse_address
 from moonpool.core.clock import Deadline, SystemClock
 from moonpool.core.errors import BadFrame, TransferError
@@ -47,6 +47,7 @@ from moonpool.pool.ports import (
     call_length,
     failed,
 )
+from moonpool.pool.timed_reads import note
 
 IDLE_MAX = 4
 CONNECT_S = 1.0
@@ -85,6 +86,7 @@ class TierPort:
         self._address = address
         self._token = token
         self._clock = SystemClock()
+        self.read_times = ReadTimes()
         self._lock = threading.Lock()
         self._idle: list[FrameStream] = []
         self._closed = False
@@ -98,7 +100,7 @@ class TierPort:
         return lambda: self._read(call, deadline)
 
     def _read(self, call: ReadCall | ReadRangeCall, deadline: Deadline) -> Outcome:
-        count = len(call.slots)
+        count, began = len(call.slots), self._clock.monotonic()
         try:
             stream = self._take(deadline)
         except (TransferError, OSError) as error:
@@ -112,13 +114,15 @@ class TierPort:
             stream.close()
             raise
         self._give(stream)
-        return Outcome(
+        outcome = Outcome(
             np.array([one.status for one in found], np.uint8),
             call.slots,
             call.generations,
             np.array([one.crc for one in found], np.uint32),
             np.array([one.size for one in found], np.uint64),
         )
+        note(self.read_times, outcome, self._clock.monotonic() - began)
+        return outcome
 
     # Connections.
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from moonpool.core.status import BlockStatus
 
 if TYPE_CHECKING:
-    from moonpool._core import PutBatch
+    from moonpool._core import PutBatch, ReadTimes
 
 U8 = npt.NDArray[np.uint8]
 U32 = npt.NDArray[np.uint32]
@@ -237,6 +237,10 @@ class Port(Protocol):
     @property
     def local(self) -> bool:
         """Same host: reads cost no RPC."""
+
+    @property
+    def read_times(self) -> ReadTimes:
+        """Of calls that brought something."""
 
     def start(self, call: AgentCall, timeout_s: float) -> Finisher: ...
 
