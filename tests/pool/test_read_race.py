@@ -13,6 +13,7 @@ from moonpool.pool.hedging import CREDIT_MAX
 from moonpool.pool.ports import Outcome, Port, ReadCall, Status
 from moonpool.pool.protocol import CallAgents, CallMaster, Context, Protocol, RaceAgents
 from moonpool.pool.protocol_get import fetch
+from moonpool.pool.read_costs import FIRST_READS
 from moonpool.pool.read_race import run_race
 from moonpool.pool.results import Hit, Miss, MissReason
 
@@ -216,3 +217,28 @@ def test_switched_off_nothing_is_begun_twice(clock: Clock) -> None:
     world = World((slow, other), hedge_ms=-1)
     assert world.fetch([bytearray(8)]) == [Hit(8, "a")]
     assert other.begun == [] and world.raced == 0
+
+
+def test_reads_go_to_the_copy_that_was_faster(clock: Clock) -> None:
+    slow, fast = TimedPort(clock, "slow", 0.040), TimedPort(clock, "fast", 0.002)
+    world = World((slow, fast), (slow, fast), hedge_ms=-1)
+    for _ in range(2 * FIRST_READS):
+        world.fetch()
+    assert [len(one.begun) for one in (slow, fast)] == [FIRST_READS] * 2, "each was tried"
+    for _ in range(5):
+        assert {hit.node for hit in world.fetch() if isinstance(hit, Hit)} == {"fast"}
+    fast.takes_s = 0.400
+    for _ in range(10):
+        world.fetch()
+    assert {hit.node for hit in world.fetch() if isinstance(hit, Hit)} == {"slow"}
+
+
+def test_a_node_that_cannot_be_reached_is_not_tried_first_for_ever(clock: Clock) -> None:
+    away, well = TimedPort(clock, "away", 0.001, Status.UNREACHABLE), TimedPort(clock, "well", 0.04)
+    world = World((away, well), hedge_ms=-1)
+    for _ in range(20):
+        for key in world.keys:  # as the master names them, while it believes that the node lives
+            replicas = tuple(Replica(cast(Port, port), 0, 7) for port in (away, well))
+            world.state.remember(key, Placement(8, 0, 0, replicas))
+        assert isinstance(world.fetch()[0], Hit)
+    assert len(away.begun) == FIRST_READS

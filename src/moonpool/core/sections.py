@@ -74,7 +74,8 @@ class ClientConfig(TlsSection, frozen=True, kw_only=True):
         dict[str, str],
         setting(
             "Where it runs, as 'rack=a,zone=b': of several copies those on nodes that share more "
-            "of these are read first. Empty: the labels of the nodes on its host."
+            "of these are read first. Empty: the labels of the nodes on its host. On its own host "
+            "it compares nodes, too ('numa=0')."
         ),
     ] = {}
 

@@ -16,6 +16,8 @@ import numpy as np
 from moonpool.pool.hedging import LEARNT_MS, Hedging
 from moonpool.pool.messages import ReadTimes, SegmentEndpoint, TopologyIs, Touches
 from moonpool.pool.ports import Port
+from moonpool.pool.read_costs import ReadCosts
+from moonpool.pool.read_order import Rank, placed
 from moonpool.pool.read_times import Untold
 
 
@@ -112,10 +114,13 @@ class ClientState:
         self.touches = TouchLog(touches_max)
         self.untold = Untold()
         self.hedging = Hedging(hedge_ms)
+        self.costs = ReadCosts()
+        self._ranks: dict[bytes, Rank] = {}
         self.forgotten: deque[Any] = deque()  # attempts and claims of lost write sessions
         self.topology_version = -1
         self.term = 0
         self.endpoints: dict[int, SegmentEndpoint] = {}
+        self._by_incarnation: dict[bytes, SegmentEndpoint] = {}
         self._open_port = open_port
         self._opening = threading.Lock()
         self._ports: dict[bytes, tuple[SegmentEndpoint, Port]] = {}
@@ -147,14 +152,26 @@ class ClientState:
         self.endpoints = {endpoint.segment: endpoint for endpoint in topology.segments}
         here = [one.labels for one in topology.segments if one.host_id == self.host_id]
         self._near = self._labels or frozenset(pair for one in here for pair in one.items())
+        self._by_incarnation = {one.incarnation: one for one in topology.segments}
+        self._ranks = {}
 
-    def distance(self, segment: int) -> int:
-        """Of a segment's node: 0 on this host; elsewhere the more labels (rack, zone) it shares
-        with this client's place, the nearer."""
-        endpoint = self.endpoints.get(segment)
-        if endpoint is None or endpoint.host_id == self.host_id:
+    def rank(self, port: Port) -> Rank:
+        """Of copies at a port, by medium and place."""
+        ranks, incarnation = self._ranks, port.incarnation
+        known = ranks.get(incarnation)
+        if known is None:
+            endpoint = self._by_incarnation.get(incarnation)
+            here = endpoint is not None and endpoint.host_id == self.host_id
+            known = ranks[incarnation] = placed(port, self._distance(endpoint, here), here)
+        return known
+
+    def _distance(self, endpoint: SegmentEndpoint | None, here: bool) -> int:
+        """The more labels (rack, zone) a segment's node shares with this client's place, the
+        nearer. On one host only those count that this client was given: which part of the host
+        (numa) it runs on is known to nobody else."""
+        if endpoint is None:
             return 0
-        return 1 + len(self._near - endpoint.labels.items())
+        return len((self._labels if here else self._near) - endpoint.labels.items())
 
     def port(self, segment: int) -> Port | None:
         """The port to a segment, opened on first use. None: unknown or cannot be opened."""

@@ -18,6 +18,7 @@ from moonpool.pool.ports import (
     U32,
     U64,
     AgentCall,
+    Buffer,
     GatherCall,
     Outcome,
     Port,
@@ -28,6 +29,9 @@ from moonpool.pool.protocol import Context, Protocol, call_all
 
 if TYPE_CHECKING:
     from moonpool._core import SegmentClient, SegmentView
+
+
+_NOT_PINNED = (-1 - Status.BOUNDS, -1 - Status.BUSY)
 
 
 class RowsWanted(NamedTuple):
@@ -166,24 +170,30 @@ def _gathered(numbers: list[int], outcomes: Sequence[Outcome]) -> Gathered:
 
 
 def gather_pinned(segment: SegmentClient, call: GatherCall) -> Outcome:
-    """On memory mapped here: each object is pinned for the length of the call."""
+    """On memory mapped here: each object is pinned for the length of the call. One that lies in
+    several extents, or finds all pins taken, is copied whole."""
     from moonpool import _core
 
     pins: list[SegmentView] = []
+    memory: list[Buffer] = []
     try:
         for slot, generation in zip(call.slots.tolist(), call.generations.tolist(), strict=True):
-            pin = segment.pin(slot, generation, False)
-            if isinstance(pin, int):
-                return failed(len(call.layers), Status(-1 - pin))
-            pins.append(pin)
+            whole: SegmentView | bytes | int = segment.pin(slot, generation, False)
+            if whole in _NOT_PINNED:
+                whole = segment.read_bytes(slot, generation, False)
+            if isinstance(whole, int):
+                return failed(len(call.layers), Status(-1 - whole))
+            if not isinstance(whole, bytes):
+                pins.append(whole)
+            memory.append(whole)
         try:
             table = _core.RowTable(
                 call.row_bytes,
                 call.unit_tokens,
                 int(call.layers.max(initial=0)) + 1,
                 int(call.positions.max(initial=0)) + 1,
-                pins,
-                np.arange(len(pins), dtype=np.uint32),
+                memory,
+                np.arange(len(memory), dtype=np.uint32),
                 call.offsets,
                 call.strides,
             )

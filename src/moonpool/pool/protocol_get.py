@@ -71,7 +71,7 @@ def _remember(context: Context, keys: Sequence[bytes], reply: m.Found) -> list[P
             answers.append(Miss(_REASON[m.LookupStatus(status)]))
             continue
         found = [
-            (segments[j], Replica(port, slots[j], generations[j]))
+            Replica(port, slots[j], generations[j])
             for j in range(starts[i], starts[i + 1])
             if (port := ports[segments[j]]) is not None
         ]
@@ -79,19 +79,12 @@ def _remember(context: Context, keys: Sequence[bytes], reply: m.Found) -> list[P
             answers.append(Miss(MissReason.UNREACHABLE, "no replica's node can be reached"))
             continue
         if len(found) > 1:
-            found.sort(key=lambda one: _slowness(one[1].port, state.distance(one[0])))
-        replicas = tuple(replica for _, replica in found)
-        placement = Placement(sizes[i], rows[i], sequences[i], replicas)
-        if replicas[0].port.kind not in BELOW:  # it may be in memory by the next time
+            found.sort(key=lambda one: state.rank(one.port))
+        placement = Placement(sizes[i], rows[i], sequences[i], tuple(found))
+        if found[0].port.kind not in BELOW:  # it may be in memory by the next time
             state.remember(keys[i], placement)
         answers.append(placement)
     return answers
-
-
-def _slowness(port: Port, distance: int) -> tuple[int, bool, int]:
-    """Memory before any tier below it; mapped before any transport; then by place."""
-    below = BELOW.index(port.kind) + 1 if port.kind in BELOW else 0
-    return below, not port.local, distance
 
 
 def fetch(

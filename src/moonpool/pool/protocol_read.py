@@ -3,19 +3,32 @@ too. Whatever happens, the caller's memory is written by one read at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from moonpool.pool import messages as m
 from moonpool.pool.client_state import Placement, Replica
-from moonpool.pool.hedging import Hedging, awaited
-from moonpool.pool.ports import BELOW, U32, U64, Buffer, Outcome, ReadCall, ReadRangeCall, Status
+from moonpool.pool.hedging import awaited
+from moonpool.pool.ports import (
+    BELOW,
+    U32,
+    U64,
+    Buffer,
+    Outcome,
+    Port,
+    ReadCall,
+    ReadRangeCall,
+    Status,
+)
 from moonpool.pool.protocol import Context, Protocol, RaceAgents, ask, call_all
+from moonpool.pool.read_order import Rank, best, weighed
 from moonpool.pool.read_race import Entry, ReadRace, copy_whole, own_memory
 from moonpool.pool.results import Hit, Miss, MissReason
 
 _OK = int(Status.OK)
+_AWAY = {int(Status.UNREACHABLE), int(Status.CANCELLED), int(Status.EXPIRED)}
+AWAY_S = 1.0  # what a read of a node counts as that could not be reached
 HEDGED_BYTES_MAX = 64 << 20  # own memory of one call; more of it is waited for
 
 FAILURE = {
@@ -52,31 +65,27 @@ class Wanted:
                 return replica
         return None
 
-    def first(self) -> Replica:
-        """The best one left."""
-        replica = self.next_replica()
+    def choose(self, ranks: Mapping[Port, Rank] | None) -> Replica:
+        """The best one left; without `ranks` by place alone."""
+        if ranks is None:
+            replica = self.next_replica()
+        else:
+            assert self.placement is not None
+            replica = best(self.placement.replicas, self.tried, ranks)
         assert replica is not None
         return replica
 
-    def choose(self, hedging: Hedging, now: float) -> Replica:
-        """The same, but one that was silent a moment ago only if there is no other. What lies
-        below memory is no other."""
-        first = self.first()
-        if not hedging.slow(first.port, now):
-            return first
-        for replica in self.beside(first):
-            if not hedging.slow(replica.port, now):
-                return replica
-        return first
-
-    def beside(self, busy: Replica) -> list[Replica]:
-        """Others in memory that are left."""
+    def beside(self, busy: Replica, ranks: Mapping[Port, Rank] | None = None) -> list[Replica]:
+        """Others in memory that are left, best first."""
         assert self.placement is not None
-        return [
+        others = [
             replica
             for replica in self.placement.replicas
             if replica is not busy and replica not in self.tried and replica.port.kind not in BELOW
         ]
+        if ranks is not None:
+            others.sort(key=lambda replica: ranks[replica.port])
+        return others
 
     @property
     def size(self) -> int:
@@ -111,19 +120,28 @@ class Reading:
         self.wanted = wanted
         self.replicas: list[list[Replica]] = []  # of each call of the race
         self._nbytes: list[int] = []
-        now = context.now()
-        if self._hedging.any_slow(now):
-            chosen = [(i, want.choose(self._hedging, now)) for i, want in enumerate(wanted)]
-        else:
-            chosen = [(i, want.next_replica()) for i, want in enumerate(wanted)]  # type: ignore[misc]
         # While a copy lies elsewhere, a silent node may take half of the time that is left.
         self._elsewhere = any(
             len(want.placement.replicas) > len(want.tried) + 1 for want in wanted if want.placement
         )
+        self._ranks = self._weigh() if self._elsewhere else None
+        chosen = [(i, want.choose(self._ranks)) for i, want in enumerate(wanted)]
         left = context.left()
         self._first_s = left / 2 if self._elsewhere else left
         firsts = [self._entry(group, False) for group in _by_port(chosen)]
         self.race = ReadRace(firsts, self._first_s, left, self._others)
+
+    def _weigh(self) -> dict[Port, Rank] | None:
+        """How the ports of all copies compare now; None: as they were placed."""
+        state = self._context.state
+        ports = {
+            replica.port
+            for want in self.wanted
+            if want.placement is not None
+            for replica in want.placement.replicas
+        }
+        ranks = {port: state.rank(port) for port in ports}
+        return weighed(ranks, state.hedging, state.costs, self._context.now())
 
     def run(self) -> Protocol[None]:
         race, now = self.race, self._context.now
@@ -141,18 +159,24 @@ class Reading:
             else:
                 for number, outcome in enumerate(outcomes):
                     race.ended(number, outcome, took_s)
-        if self._elsewhere:  # of what is never read twice nothing need be known
-            self._learn(now())
+        # Of what is never read twice nothing need be known; beside a tier times are not its own.
+        if self._elsewhere and not tier:
+            self._learn(began, now())
 
-    def _learn(self, now: float) -> None:
-        for number, entry in enumerate(self.race.entries):
-            port = entry.port
-            outcome = self.race.outcomes[number]
+    def _learn(self, began: float, now: float) -> None:
+        race, costs = self.race, self._context.state.costs
+        for number, entry in enumerate(race.entries[: race.firsts]):
+            port, outcome, nbytes = entry.port, race.outcomes[number], self._nbytes[number]
+            if not awaited(port):
+                continue
             if outcome is None:
-                if number < self.race.firsts:
-                    self._hedging.lost(port, now)
-            elif number < self.race.firsts and _well(outcome):
-                self._hedging.answered(port, self._nbytes[number], self.race.took_s[number])
+                self._hedging.lost(port, now)
+                costs.took(port.incarnation, nbytes, now - began, now)
+            elif _well(outcome):
+                self._hedging.answered(port, nbytes, race.took_s[number])
+                costs.took(port.incarnation, nbytes, race.took_s[number], now)
+            elif not _AWAY.isdisjoint(outcome.status.tobytes()):
+                costs.took(port.incarnation, nbytes, max(AWAY_S, race.took_s[number]), now)
 
     def _entry(self, members: list[tuple[int, Replica]], beside: bool) -> Entry:
         self.replicas.append([replica for _, replica in members])
@@ -184,7 +208,7 @@ class Reading:
         busy = dict(zip(self.race.entries[number].wants, self.replicas[number], strict=True))
         chosen: list[tuple[int, Replica]] = []
         for i in wants:
-            others = self.wanted[i].beside(busy[i])
+            others = self.wanted[i].beside(busy[i], self._ranks)
             total += self.wanted[i].size
             if others and total <= HEDGED_BYTES_MAX:
                 healthy = [one for one in others if not self._hedging.slow(one.port, now)]

@@ -5,12 +5,16 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from moonpool.pool.ports import Status
 from moonpool.pool.results import Hit, Miss
 
 if TYPE_CHECKING:
     from moonpool.pool.client_state import Placement
     from moonpool.pool.pins import PinBudget
     from moonpool.pool.ports import View as Pin
+
+
+_MOVED, _NOT_HERE = -1 - Status.MOVED, -1 - Status.BUSY
 
 
 class View:
@@ -73,14 +77,21 @@ class View:
 
 
 def pinned_view(placement: Placement, pins: PinBudget, verify: bool) -> View | int:
-    """A view on the object's first replica where it lies, or -1 - status: it cannot be pinned."""
-    replica = placement.replicas[0]
+    """A view on the object where it lies, of the first copy here that is in one piece; or what the
+    first one says, -1 - status: it cannot be pinned."""
     pins.take(placement.size)
-    pin = replica.port.pin(replica.slot, replica.generation, verify)
-    if isinstance(pin, int):
-        pins.give_back(placement.size)
-        return pin
-    return View(memoryview(pin), None, pin, pins)  # type: ignore[arg-type]
+    why = _NOT_HERE
+    for replica in placement.replicas:
+        if not replica.port.local:
+            break  # those that are mapped here come first
+        pin = replica.port.pin(replica.slot, replica.generation, verify)
+        if not isinstance(pin, int):
+            return View(memoryview(pin), None, pin, pins)  # type: ignore[arg-type]
+        why = pin if why == _NOT_HERE else why
+        if pin == _MOVED:
+            break  # the others are of a placement that is over, too
+    pins.give_back(placement.size)
+    return why
 
 
 def copied_view(result: Hit | Miss) -> View:
