@@ -1,5 +1,6 @@
 #include "copy.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #if defined(__x86_64__)
@@ -18,53 +19,106 @@ std::uint32_t copy_crc32c(void* dst, const void* src, std::size_t size, std::uin
   return past ? best.stream(dst, src, size, seed) : best.copy(dst, src, size, seed);
 }
 
-#if defined(__x86_64__)
 namespace {
+
+// Where a reader stands in the pieces.
+struct Cursor {
+  const CopyPiece* piece;
+  std::size_t at = 0;  // in it
+
+  // The most that lies together from here on, `limit` at the most; 0 when nothing is wanted.
+  std::size_t together(std::size_t limit) {
+    while (limit > 0 && at == piece->size) {
+      piece++;
+      at = 0;
+    }
+    return limit > 0 ? std::min(limit, piece->size - at) : 0;
+  }
+  void skip(std::size_t bytes) {
+    while (bytes > 0) {
+      const std::size_t here = together(bytes);
+      at += here;
+      bytes -= here;
+    }
+  }
+  void copy(std::uint8_t* to, std::size_t bytes) {
+    while (bytes > 0) {
+      const std::size_t here = together(bytes);
+      std::memcpy(to, piece->data + at, here);
+      at += here;
+      to += here;
+      bytes -= here;
+    }
+  }
+};
+
+#if defined(__x86_64__)
 
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kStreams = 4;      // read at the same time: one alone keeps memory half busy
 constexpr std::size_t kRun = 8 * kLine;  // of one stream, before it is the next one's turn
 
-// `to` is aligned to a line, `bytes` are whole lines.
-void stream_lines(unsigned char* to, const unsigned char* from, std::size_t bytes) {
+void stream_lines(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += 16) {
     const __m128i part = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at));
     _mm_stream_si128(reinterpret_cast<__m128i*>(to + at), part);
   }
 }
 
-}  // namespace
+// `to` is aligned to a line, `bytes` are whole lines; pieces may end within one.
+void stream(Cursor& from, std::uint8_t* to, std::size_t bytes) {
+  while (bytes > 0) {
+    std::size_t here = from.together(bytes) / kLine * kLine;
+    if (here > 0) {
+      stream_lines(to, from.piece->data + from.at, here);
+      from.at += here;
+    } else {
+      std::uint8_t line[kLine];
+      here = kLine;
+      from.copy(line, kLine);
+      stream_lines(to, line, kLine);
+    }
+    to += here;
+    bytes -= here;
+  }
+}
+
 #endif
 
-void copy_past_caches(void* dst, const void* src, std::size_t size) {
-  auto* to = static_cast<unsigned char*>(dst);
-  auto* from = static_cast<const unsigned char*>(src);
+}  // namespace
+
+void copy_past_caches(void* dst, std::span<const CopyPiece> pieces) {
+  auto* to = static_cast<std::uint8_t*>(dst);
+  std::size_t left = 0;
+  for (const CopyPiece& piece : pieces) left += piece.size;
+  Cursor from{pieces.data()};
 #if defined(__x86_64__)
-  if (size >= 2 * kLine) {
-    const auto advance = [&](std::size_t bytes) {
-      to += bytes;
-      from += bytes;
-      size -= bytes;
-    };
-    const std::size_t head = (0 - reinterpret_cast<std::uintptr_t>(to)) & (kLine - 1);
-    std::memcpy(to, from, head);
-    advance(head);
+  const std::size_t head = (0 - reinterpret_cast<std::uintptr_t>(to)) & (kLine - 1);
+  if (left >= head + kLine) {
+    from.copy(to, head);
+    to += head;
+    left -= head;
     // Streams lie a quarter of the whole apart, not a page: neighbouring pages in turns are fast on
     // one maker's cores and slower than memcpy on another's.
-    const std::size_t part = size / kStreams / kRun * kRun;
-    for (std::size_t run = 0; run < part; run += kRun) {
-      for (std::size_t from_part = run; from_part < kStreams * part; from_part += part) {
-        stream_lines(to + from_part, from + from_part, kRun);
-      }
+    const std::size_t part = left / kStreams / kRun * kRun;
+    Cursor streams[kStreams];
+    for (std::size_t i = 0; i < kStreams; i++) {
+      streams[i] = from;
+      from.skip(part);
     }
-    advance(kStreams * part);
-    const std::size_t rest = size / kLine * kLine;
-    stream_lines(to, from, rest);
-    advance(rest);
+    for (std::size_t run = 0; run < part; run += kRun) {
+      for (std::size_t i = 0; i < kStreams; i++) stream(streams[i], to + i * part + run, kRun);
+    }
+    to += kStreams * part;
+    left -= kStreams * part;
+    const std::size_t rest = left / kLine * kLine;
+    stream(from, to, rest);
+    to += rest;
+    left -= rest;
     _mm_sfence();  // streaming stores are not ordered by a later release store
   }
 #endif
-  std::memcpy(to, from, size);
+  from.copy(to, left);
 }
 
 }  // namespace moonpool

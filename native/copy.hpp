@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace moonpool {
 
@@ -20,7 +21,13 @@ inline constexpr std::size_t kStreamBytes = 1 << 20;
 std::uint32_t copy_crc32c(void* dst, const void* src, std::size_t size, std::uint32_t seed = 0,
                           Caching caching = Caching::kBySize);
 
-// A plain copy past the caches, for what is part of something large. The ranges must not overlap.
-void copy_past_caches(void* dst, const void* src, std::size_t size);
+struct CopyPiece {
+  const std::uint8_t* data = nullptr;
+  std::size_t size = 0;
+};
+
+// A plain copy past the caches of something large that lies in pieces: one after another to `dst`.
+// The ranges must not overlap.
+void copy_past_caches(void* dst, std::span<const CopyPiece> pieces);
 
 }  // namespace moonpool

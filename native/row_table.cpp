@@ -1,7 +1,6 @@
 #include "row_table.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cstring>
 #include <stdexcept>
@@ -17,6 +16,7 @@ namespace {
 
 constexpr std::size_t kAhead = 8;   // rows that are asked for before they are copied
 constexpr std::size_t kPart = 128;  // rows that somebody takes at a time: some tens of microseconds
+constexpr std::uint32_t kCopyBytes = 512 << 10;  // the same of rows that follow each other
 constexpr std::uint32_t kNoShift = 32;
 
 }  // namespace
@@ -104,21 +104,37 @@ Gathered RowTable::gather(std::uint32_t layer, std::span<const std::uint32_t> po
   return {};
 }
 
-bool RowTable::copy_unit(std::uint32_t layer, std::uint32_t position, std::uint32_t count,
+bool RowTable::holds(std::uint32_t first, std::uint32_t count, std::uint32_t* moved) const {
+  if (!guarded_) return true;
+  const std::uint32_t end = first + count;
+  for (std::uint64_t at = first; at < end;
+       at = (at / shape_.unit_tokens + 1) * shape_.unit_tokens) {
+    const RowUnit& unit = unit_of(static_cast<std::uint32_t>(at));
+    if (!unit.guard || unit.guard->load(std::memory_order_acquire) == unit.expected) continue;
+    *moved = static_cast<std::uint32_t>(at);
+    return false;
+  }
+  return true;
+}
+
+void RowTable::copy_rows(std::uint32_t layer, std::uint32_t first, std::uint32_t count,
                          std::uint8_t* to, bool past_caches) const {
-  const RowUnit& unit = unit_of(position);
-  const auto holds = [&] {
-    return !unit.guard || unit.guard->load(std::memory_order_acquire) == unit.expected;
-  };
-  if (!holds()) return false;
-  const std::size_t bytes = std::size_t{count} * shape_.row_bytes;
+  std::vector<CopyPiece> pieces;
+  for (std::uint32_t left = count; left > 0;) {
+    const std::uint32_t here = std::min(left, shape_.unit_tokens - first % shape_.unit_tokens);
+    pieces.push_back({row(layer, first), std::size_t{here} * shape_.row_bytes});
+    first += here;
+    left -= here;
+  }
   if (past_caches) {
-    copy_past_caches(to, row(layer, position), bytes);
+    copy_past_caches(to, pieces);
   } else {
-    std::memcpy(to, row(layer, position), bytes);
+    for (const CopyPiece& piece : pieces) {
+      std::memcpy(to, piece.data, piece.size);
+      to += piece.size;
+    }
   }
   read_fence();
-  return holds();
 }
 
 Gathered RowTable::copy(std::uint32_t layer, std::uint32_t first, std::uint32_t count,
@@ -127,30 +143,23 @@ Gathered RowTable::copy(std::uint32_t layer, std::uint32_t first, std::uint32_t 
     return {Status::kBounds, 0};
   }
   if (count == 0) return {};
-  // Units are small beside what they add up to: the size of the whole decides.
+  std::uint32_t moved = 0;
+  const auto told = [&] { return Gathered{Status::kMoved, std::size_t{moved - first}}; };
+  // As in a gather: all words, all bytes, all words again.
+  if (!holds(first, count, &moved)) return told();
   const bool past_caches = std::uint64_t{count} * shape_.row_bytes >= kStreamBytes;
-  const std::uint32_t unit = first / shape_.unit_tokens;
-  const std::size_t parts = (first + count - 1) / shape_.unit_tokens - unit + 1;
-  std::atomic<std::size_t> moved{count};  // the first row that has another owner
-  const auto copy_part = [&](std::size_t part) {
-    const std::uint64_t begin = (unit + part) * std::uint64_t{shape_.unit_tokens};
-    const auto from = static_cast<std::uint32_t>(std::max<std::uint64_t>(begin, first));
-    const auto end = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(begin + shape_.unit_tokens, std::uint64_t{first} + count));
-    const std::size_t done = from - first;
-    if (done > moved.load(std::memory_order_relaxed)) return;
-    if (copy_unit(layer, from, end - from, to + done * shape_.row_bytes, past_caches)) return;
-    std::size_t least = moved.load(std::memory_order_relaxed);
-    while (done < least && !moved.compare_exchange_weak(least, done, std::memory_order_relaxed)) {
-    }
-  };
   if (helpers == nullptr) {
-    for (std::size_t part = 0; part < parts; part++) copy_part(part);
+    copy_rows(layer, first, count, to, past_caches);
   } else {
-    helpers->run(parts, copy_part);
+    const std::uint32_t rows = std::max<std::uint32_t>(1, kCopyBytes / shape_.row_bytes);
+    helpers->run((count + rows - 1) / rows, [&](std::size_t part) {
+      const auto done = static_cast<std::uint32_t>(part * rows);
+      const std::uint32_t here = std::min(rows, count - done);
+      copy_rows(layer, first + done, here, to + std::size_t{done} * shape_.row_bytes, past_caches);
+    });
   }
-  const std::size_t at = moved.load(std::memory_order_relaxed);
-  return at < count ? Gathered{Status::kMoved, at} : Gathered{};
+  if (!holds(first, count, &moved)) return told();
+  return {};
 }
 
 const std::uint8_t* RowTable::run(std::uint32_t layer,

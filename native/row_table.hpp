@@ -50,7 +50,7 @@ class RowTable {
   // the rows are split between them and the caller: no two slots may be the same then.
   Gathered gather(std::uint32_t layer, std::span<const std::uint32_t> positions, std::uint8_t* to,
                   std::span<const std::uint32_t> slots = {}, Helpers* helpers = nullptr) const;
-  // All rows [first, first + count) of `layer`, one after another; with helpers by units.
+  // All rows [first, first + count) of `layer`, one after another; with helpers in parts.
   Gathered copy(std::uint32_t layer, std::uint32_t first, std::uint32_t count, std::uint8_t* to,
                 Helpers* helpers = nullptr) const;
   // Where the rows of `positions` (checked by the caller) lie if they follow each other in one
@@ -61,8 +61,10 @@ class RowTable {
   Gathered check(std::uint32_t layer, std::span<const std::uint32_t> positions) const;
   void move_rows(std::uint32_t layer, std::span<const std::uint32_t> positions, std::uint8_t* to,
                  std::span<const std::uint32_t> slots, std::size_t first) const;
-  bool copy_unit(std::uint32_t layer, std::uint32_t position, std::uint32_t count, std::uint8_t* to,
+  void copy_rows(std::uint32_t layer, std::uint32_t first, std::uint32_t count, std::uint8_t* to,
                  bool past_caches) const;
+  // Whether all units of rows [first, first + count) have their owner; else the first that has not.
+  bool holds(std::uint32_t first, std::uint32_t count, std::uint32_t* moved) const;
   const RowUnit& unit_of(std::uint32_t position) const;
   const std::uint8_t* row(std::uint32_t layer, std::uint32_t position) const;
 

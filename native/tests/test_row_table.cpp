@@ -98,6 +98,10 @@ TEST(large_runs_go_past_the_caches_and_are_the_same_rows) {
     for (std::uint32_t i = 0; i < 60000; i++) CHECK(is_row(out.data() + shift + i * kRow, 1, i));
     CHECK_EQ(out.back(), 0xee);
   }
+  // In parts, the last of them smaller.
+  Helpers helpers(3);
+  CHECK_EQ(rows.table().copy(2, 5, 59000, out.data(), &helpers).status, Status::kOk);
+  for (std::uint32_t i = 0; i < 59000; i++) CHECK(is_row(out.data() + i * kRow, 2, 5 + i));
 }
 
 TEST(copies_past_the_caches_write_what_they_are_told_and_nothing_else) {
@@ -108,7 +112,16 @@ TEST(copies_past_the_caches_write_what_they_are_told_and_nothing_else) {
                                  2112u, 16448u, 39000u}) {
     for (std::size_t shift = 0; shift < 64; shift += 9) {
       std::fill(to.begin(), to.end(), 0xee);
-      copy_past_caches(to.data() + shift, from.data() + 3, size);
+      // In one piece, and in pieces that end within lines, runs and streams.
+      std::vector<CopyPiece> pieces{{from.data() + 3, size}};
+      if (shift % 2 == 1) {
+        pieces.clear();
+        for (std::size_t at = 0; at < size; at += pieces.back().size) {
+          pieces.push_back({from.data() + 3 + at, std::min(size - at, 1 + at * 7 % 311)});
+        }
+        pieces.push_back({});
+      }
+      copy_past_caches(to.data() + shift, pieces);
       CHECK(std::equal(from.begin() + 3, from.begin() + 3 + size, to.begin() + shift));
       CHECK(std::all_of(to.begin(), to.begin() + shift, [](auto b) { return b == 0xee; }));
       CHECK(std::all_of(to.begin() + shift + size, to.end(), [](auto b) { return b == 0xee; }));
