@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from moonpool.core.errors import Closed
 from moonpool.pool.client_state import ClientState, Placement, TouchLog
 from moonpool.pool.messages import SegmentEndpoint, TopologyIs, Touches
 from moonpool.pool.ports import Port
@@ -79,6 +80,35 @@ def test_open_views_do_not_keep_a_client_from_a_segment_that_moved() -> None:
     assert state.port(0) is cast(Port, before)
     learn(state, unix="/u", path="/elsewhere")
     assert state.port(0) is cast(Port, after)
+
+
+def test_a_closed_client_opens_nothing_that_nobody_would_close() -> None:
+    before, after = FakePort(local=True), FakePort(local=True)
+    state = state_of([before, after])
+    learn(state, unix="/u", path="/p")
+    assert state.port(0) is cast(Port, before)
+    state.close()
+    assert before.closed
+    with pytest.raises(Closed):
+        state.port(0)
+
+
+def test_a_client_closed_while_a_port_is_opened_closes_it() -> None:
+    opening, opened = threading.Event(), FakePort(local=True)
+
+    def open_port(endpoint: SegmentEndpoint) -> Port:
+        opening.set()
+        time.sleep(0.02)  # `close` comes meanwhile
+        return cast(Port, opened)
+
+    state = ClientState("here", open_port)
+    learn(state, unix="/u", path="/p")
+    thread = threading.Thread(target=state.port, args=(0,))
+    thread.start()
+    opening.wait()
+    state.close()
+    thread.join()
+    assert opened.closed
 
 
 def test_placements_of_a_batch_push_out_the_oldest() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -12,13 +13,13 @@ import pytest
 
 from moonpool.bench.etcd_server import EtcdServers
 from moonpool.core.clock import Deadline, SystemClock
-from moonpool.core.errors import DeadlineExceeded, Unreachable
+from moonpool.core.errors import Closed, DeadlineExceeded, Unreachable
 from moonpool.core.etcd import EtcdChange
 from moonpool.core.sections import ClientConfig
 from moonpool.pool.aio_shell import AsyncShell
 from moonpool.pool.ha_election import LeaderRecord
 from moonpool.pool.ha_registry import Registry
-from moonpool.pool.leader import LeaderFinder
+from moonpool.pool.leader import ASKED_S, LeaderFinder
 from moonpool.pool.link import CONNECT_S
 from moonpool.pool.shell import BlockingShell
 
@@ -141,6 +142,52 @@ async def test_the_same_for_asyncio(etcd: str, mute: Mute) -> None:
     assert shell.leader._doubted
     await shell.close()
     registry.close()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An etcd of four members, as their addresses look: all take connections and say nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        member = f"127.0.0.1:{listener.getsockname()[1]}"
+        yield f"etcd://{','.join([member] * 4)}/p"
+
+
+def test_a_silent_etcd_is_waited_for_no_longer_than_the_deadline(silent: str) -> None:
+    finder, clock = LeaderFinder(silent), SystemClock()
+    begun = clock.monotonic()
+    with pytest.raises((DeadlineExceeded, Unreachable)):
+        finder.address(Deadline.after(begun, 0.1))
+    assert clock.monotonic() - begun < ASKED_S * 0.8
+    finder.close()
+
+
+def test_nor_is_another_thread_that_asks_it(silent: str) -> None:
+    finder, clock, asking = LeaderFinder(silent), SystemClock(), threading.Event()
+
+    def ask() -> None:
+        asking.set()
+        with pytest.raises((DeadlineExceeded, Unreachable, Closed)):
+            finder.address()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    asking.wait()
+    time.sleep(0.05)  # it has the connection
+    begun = clock.monotonic()
+    with pytest.raises((DeadlineExceeded, Unreachable)):
+        finder.address(Deadline.after(begun, 0.1))
+    assert clock.monotonic() - begun < ASKED_S * 0.8
+    finder.close()
+    thread.join()
+
+
+async def test_nor_for_asyncio(silent: str) -> None:
+    shell = AsyncShell(ClientConfig(master=silent))
+    begun = shell.now()
+    with pytest.raises((DeadlineExceeded, Unreachable)):
+        await shell.connect(0.1)
+    assert shell.now() - begun < ASKED_S * 0.8
+    await shell.close()
 
 
 def test_an_address_that_was_given_is_waited_for(mute: Mute) -> None:

@@ -10,7 +10,8 @@ import base64
 import binascii
 import http.client
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Self, TypeVar
 
 import msgspec
@@ -140,12 +141,19 @@ class EtcdClient:
         self._lines: set[EtcdLine] = set()
         self._closed = False
 
-    def range(self, key: str, *, prefix: bool = False, limit: int = LIMIT) -> list[EtcdPair]:
-        """The key, or all that begin with it, in order."""
+    def range(
+        self,
+        key: str,
+        *,
+        prefix: bool = False,
+        limit: int = LIMIT,
+        within_s: float | None = None,
+    ) -> list[EtcdPair]:
+        """The key, or all that begin with it, in order. `within_s`: sooner than `timeout_s`."""
         question: dict[str, object] = {"key": _b64(key), "limit": limit}
         if prefix:
             question["range_end"] = _b64(_after(key))
-        found = self._call("/v3/kv/range", question, _Range)
+        found = self._call("/v3/kv/range", question, _Range, within_s)
         return [_pair(pair) for pair in found.kvs]
 
     def put(self, key: str, value: bytes, *, lease: int = 0) -> None:
@@ -245,10 +253,13 @@ class EtcdClient:
 
     # One call: members in turn, within the deadline.
 
-    def _call(self, path: str, question: object, kind: type[_T]) -> _T:
+    def _call(
+        self, path: str, question: object, kind: type[_T], within_s: float | None = None
+    ) -> _T:
         body = msgspec.json.encode(question)
-        deadline = Deadline.after(self._clock.monotonic(), self.timeout_s)
-        with self._lock:
+        timeout_s = self.timeout_s if within_s is None else min(self.timeout_s, within_s)
+        deadline = Deadline.after(self._clock.monotonic(), timeout_s)
+        with self._turn(timeout_s):
             try:
                 answer = self._kept_answer(path, body, deadline)
                 if answer is None:
@@ -262,13 +273,23 @@ class EtcdClient:
                 raise
             except TimeoutError:
                 self._drop()
-                raise DeadlineExceeded(f"etcd did not answer within {self.timeout_s:g} s") from None
+                raise DeadlineExceeded(f"etcd did not answer within {timeout_s:g} s") from None
             except (OSError, http.client.HTTPException) as error:
                 self._drop()
                 raise Unreachable(f"etcd's answer broke off: {error}") from None
             except BaseException:
                 self._drop()
                 raise
+
+    @contextmanager
+    def _turn(self, timeout_s: float) -> Iterator[None]:
+        """One call at a time; another thread's may take longer than this one has."""
+        if not self._lock.acquire(timeout=timeout_s):
+            raise DeadlineExceeded(f"etcd was not free to be asked within {timeout_s:g} s")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _kept_answer(self, path: str, body: bytes, deadline: Deadline) -> bytes | None:
         """Over the kept connection; None: there is none, or it is no good, begin anew."""
@@ -293,7 +314,7 @@ class EtcdClient:
             line: EtcdLine | None = None
             try:
                 line = self._begin(host, port, try_s)
-                return line, line.ask(path, body, try_s)
+                return line, line.ask(path, body, self._try_s(deadline))
             except (OSError, http.client.HTTPException) as error:
                 self._end(line)
                 why = f"{host}:{port}: {error or type(error).__name__}"

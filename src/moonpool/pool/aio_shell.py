@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from moonpool.core.clock import SystemClock
+from moonpool.core.clock import Deadline, SystemClock
 from moonpool.core.errors import (
     Closed,
     DeadlineExceeded,
@@ -85,12 +85,14 @@ class AsyncShell:
 
     async def connect(self, timeout_s: float) -> AsyncLink:
         """The link to the master, opened (again) when there is none."""
+        deadline = Deadline(self.now() + timeout_s)
         async with self._linking:
             if self._link is None or self._link.closed:
-                address = await self._address()
+                address = await self._address(deadline)
                 if not self.leader.fixed:
                     # One that has stopped takes connections and says nothing: ask who leads now.
-                    timeout_s = min(CONNECT_S, timeout_s)
+                    left = deadline.check(self.now(), f"connect to {address}")
+                    timeout_s = min(CONNECT_S, left)
                 try:
                     self._link = await AsyncLink.connect(
                         address,
@@ -117,11 +119,11 @@ class AsyncShell:
                     raise
             await asyncio.sleep(AGAIN_S)
 
-    async def _address(self) -> str:
+    async def _address(self, deadline: Deadline) -> str:
         if self.leader.fixed:
             return self.leader.address()
         self._loop = asyncio.get_running_loop()
-        return await asyncio.to_thread(self.leader.address)
+        return await asyncio.to_thread(self.leader.address, deadline)
 
     def _led_by(self, address: str) -> None:
         """In the finder's thread. Nobody waits for an answer of the last leader."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from moonpool.core.errors import Closed
 from moonpool.pool.hedging import LEARNT_MS, Hedging
 from moonpool.pool.messages import ReadTimes, SegmentEndpoint, TopologyIs, Touches
 from moonpool.pool.ports import Port
@@ -124,6 +125,7 @@ class ClientState:
         self._open_port = open_port
         self._opening = threading.Lock()
         self._ports: dict[bytes, tuple[SegmentEndpoint, Port]] = {}
+        self._closed = False  # written under `_opening`
 
     def remember(self, key: bytes, placement: Placement) -> None:
         cache = self.cache
@@ -174,7 +176,8 @@ class ClientState:
         return len((self._labels if here else self._near) - endpoint.labels.items())
 
     def port(self, segment: int) -> Port | None:
-        """The port to a segment, opened on first use. None: unknown or cannot be opened."""
+        """The port to a segment, opened on first use. None: unknown or cannot be opened. Raises
+        Closed to a call that is still under way in another thread when the client is closed."""
         endpoint = self.endpoints.get(segment)
         if endpoint is None:
             return None
@@ -182,6 +185,8 @@ class ClientState:
         if known is not None and _same_way(known[1], known[0], endpoint):
             return known[1]
         with self._opening:
+            if self._closed:  # nobody would close it again
+                raise Closed("this pool was closed; connect again")
             return self._open(endpoint)
 
     def _open(self, endpoint: SegmentEndpoint) -> Port | None:
@@ -209,6 +214,7 @@ class ClientState:
 
     def close(self) -> None:
         with self._opening:
+            self._closed = True
             for _, port in self._ports.values():
                 with suppress(BufferError):  # open views keep their mapping until they close
                     port.close()

@@ -30,8 +30,10 @@ class Registry:
     def _beat_key(self) -> str:
         return f"{self._prefix}/beat"
 
-    def read(self) -> Seen:
-        return self._seen(self.client.range(f"{self._prefix}/", prefix=True))
+    def read(self, within_s: float | None = None) -> Seen:
+        """`within_s`: sooner than `timeout_s`."""
+        pairs = self.client.range(f"{self._prefix}/", prefix=True, within_s=within_s)
+        return self._seen(pairs)
 
     def claim(self, seen: Seen, record: LeaderRecord, nodes: Iterable[str]) -> int:
         """Take the lead, if all is still as seen: the revision of the record, or 0.

@@ -18,6 +18,7 @@ from moonpool.pool.ha_registry import Registry, record_of
 
 WATCH_S = 30.0  # a watch that heard nothing for so long is begun anew
 AGAIN_S = 0.2
+ASKED_S = 2.0  # etcd has so long to say who leads, or what the caller has left
 
 
 class LeaderFinder:
@@ -32,7 +33,7 @@ class LeaderFinder:
         self._clock = clock or SystemClock()
         self._address = "" if is_etcd(master) else master  # the last that was known to lead
         self._doubted = is_etcd(master)
-        self._registry = Registry(master, timeout_s=2.0, try_s=0.5) if is_etcd(master) else None
+        self._registry = Registry(master, timeout_s=ASKED_S, try_s=0.5) if is_etcd(master) else None
         self._watching: threading.Thread | None = None
         self._changed = changed
         self._over = threading.Event()
@@ -48,10 +49,11 @@ class LeaderFinder:
         led last: it may lead still. Raises Unreachable, DeadlineExceeded, Closed."""
         if self._registry is None or not self._doubted:
             return self._address
+        left: float | None = None
         if deadline is not None:
-            deadline.check(self._clock.monotonic(), "ask etcd who leads")
+            left = deadline.check(self._clock.monotonic(), "ask etcd who leads")
         try:
-            seen = self._registry.read()
+            seen = self._registry.read(left)
         except (Unreachable, DeadlineExceeded, BadFrame):
             if not self._address:
                 raise
