@@ -77,6 +77,26 @@ def world_of(nodes: int = 2) -> tuple[MasterWorld, int, Standby]:
     return world, world.client(), Standby(world)
 
 
+def test_a_segment_that_was_given_back_is_not_waited_for() -> None:
+    world, client, standby = world_of(3)
+    world.put(client, [b"a", b"b"], prefer_segment=0)
+    standby.hear()
+    session, (node, shadow) = next(iter(standby.shadows.items()))
+    gone = shadow.gone()
+    assert gone is not None
+    elected = msgspec.structs.replace(gone, term=gone.term + 5)  # who stands by was told of none
+    assert standby.say(session, elected) == []
+    standby.machine.disconnected(session, world.now)
+    del standby.shadows[session]
+    world.nodes.remove(node)
+    client = standby.lead()
+    world.pass_time(1.0)
+    stat = world.stat(client)
+    assert sorted(stat["segments"]) == ["1", "2"] and not stat["recovering"]
+    topology = world.call(client, m.Topology(), m.TopologyIs)
+    assert [one.segment for one in topology.segments] == [1, 2]
+
+
 def test_it_follows_puts_and_removals() -> None:
     world, client, standby = world_of()
     world.put(client, [b"a", b"b", b"c"], replicas=2)

@@ -79,6 +79,8 @@ class Copies:
         """A node gives back one of its segments. While it has objects they are moved, to its other
         segments as to those of others; gone, it is no part of the pool any more."""
         link = self._links.spoken_for(session, call.segment, call.term)
+        if link is None and call.what == "gone":  # this master stands by
+            link = self._links.followed(session, call.segment)
         if link is None:
             return
         self._next_step = now

@@ -106,6 +106,13 @@ class Links:
             return None
         return link
 
+    def followed(self, session: int, segment: int) -> NodeLink | None:
+        """The link a node speaks for to a master that stands by."""
+        link = self._links.get(segment)
+        if link is None or link.session != session or link.state is not LinkState.FOLLOWED:
+            return None
+        return link
+
     def endpoints(self) -> list[m.SegmentEndpoint]:
         return [
             msgspec.structs.replace(

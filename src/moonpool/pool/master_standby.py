@@ -55,7 +55,7 @@ class Standby:
         self._unsure.discard(link.segment.id)
 
     def chunk(self, session: int, call: m.InventoryChunk, now: float, wall_ms: int) -> None:
-        link = self._followed(session, call.segment)
+        link = self._links.followed(session, call.segment)
         if link is None or link.progress is None:
             return
         self._take(link, report_of(call), now, wall_ms)
@@ -66,7 +66,7 @@ class Standby:
             link.followed_to = 0
 
     def changed(self, session: int, call: m.Changed, now: float, wall_ms: int) -> None:
-        link = self._followed(session, call.segment)
+        link = self._links.followed(session, call.segment)
         if link is None:
             return
         if call.gap:
@@ -102,12 +102,6 @@ class Standby:
     @property
     def waiting(self) -> int:
         return sum(len(some) for some in self._waiting.values())
-
-    def _followed(self, session: int, segment: int) -> NodeLink | None:
-        link = self._links.get(segment)
-        if link is None or link.session != session or link.state is not LinkState.FOLLOWED:
-            return None
-        return link
 
     def _take(self, link: NodeLink, report: Report, now: float, wall_ms: int) -> None:
         table = self._catalog.table

@@ -171,7 +171,8 @@ class Changed(msgspec.Struct, array_like=True, frozen=True, tag=53):
 
 class Leaving(msgspec.Struct, array_like=True, frozen=True, tag=54):
     """Of one segment of a node that lends several: `what` is leave (empty it, nothing new comes),
-    stay (it takes part again) or gone (it is empty, and is given back now)."""
+    stay (it takes part again) or gone (it is empty, and is given back now; said to those that stand
+    by, too)."""
 
     segment: int
     term: int

@@ -115,12 +115,12 @@ class Follower:
             if link is not None and not link.closed:
                 link.tell(message)
 
-    def tell_master(self, message: m.NodeToMaster) -> bool:
+    def leaving(self, what: str) -> bool:
         """Whether there is a master that is obeyed, and is told."""
         link = self._links.get(self.masters.obeyed or 0)
         if link is None or link.closed or not self.machine.adopted:
             return False
-        link.tell(message)
+        self._tell(self.masters.leaving(what))
         return True
 
     def _obey(self, number: int, link: AsyncLink, message: m.Message) -> None:

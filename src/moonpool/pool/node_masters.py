@@ -81,6 +81,18 @@ class NodeMasters:
             tells += (Tell(link, one) for one in shadow.tick(now))
         return tells
 
+    def leaving(self, what: str) -> list[Tell]:
+        """Of a segment that leaves (see Leaving). Who stands by only needs to know that it is gone:
+        a node says the rest again to whoever leads."""
+        if self.obeyed is None or not self.machine.adopted:
+            return []
+        machine = self.machine
+        tells = [Tell(self.obeyed, m.Leaving(machine.segment, machine.agent.term, what))]
+        if what == "gone":
+            gone = ((link, shadow.gone()) for link, shadow in self._shadows.items())
+            tells += (Tell(link, message) for link, message in gone if message is not None)
+        return tells
+
     def pending(self, link: int) -> bool:
         """There are pieces of the inventory for this master."""
         if link == self.obeyed:

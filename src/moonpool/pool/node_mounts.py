@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from moonpool.core.errors import BadInput, MoonpoolError, NotReady, SegmentError
-from moonpool.pool import messages as m
 from moonpool.pool.node_link import Follower
 from moonpool.pool.node_machine import NodeMachine
 from moonpool.pool.node_segments import open_named
@@ -130,7 +129,7 @@ class Mounts:
             mount.leaving.cancel()
             await asyncio.gather(mount.leaving, return_exceptions=True)
             mount.leaving = None
-        if not self._say(mount, "stay"):
+        if not mount.follower.leaving("stay"):
             raise NotReady(
                 f"segment {number} stays, but no master has heard so: ask again once one is there"
             )
@@ -146,19 +145,14 @@ class Mounts:
             )
         return mount
 
-    def _say(self, mount: Mount, what: str) -> bool:
-        machine = mount.machine
-        message = m.Leaving(machine.segment, machine.agent.term, what)
-        return mount.follower.tell_master(message)
-
     async def _leave(self, mount: Mount) -> None:
         """Until nothing is in it. Without a master nothing moves, and it stays."""
-        told, waited_s = False, 0.0
+        told, waited_s, say = False, 0.0, mount.follower.leaving
         while True:
             if not told or waited_s >= SAY_AGAIN_S:
-                told, waited_s = self._say(mount, "leave"), 0.0
+                told, waited_s = say("leave"), 0.0
                 await asyncio.sleep(LOOK_S)  # what was granted before is claimed by now, or fails
-            if told and mount.objects == 0 and self._say(mount, "gone"):
+            if told and mount.objects == 0 and say("gone"):
                 break
             await asyncio.sleep(LOOK_S)
             waited_s += LOOK_S

@@ -40,6 +40,10 @@ class Shadow:
         self._told = self._agent.sequence
         self._next_slot, self._said = 0, False
 
+    def gone(self) -> m.Leaving | None:
+        """The segment is given back: nothing lies there any more. None: it is not followed."""
+        return m.Leaving(self._segment, self._agent.term, "gone") if self.followed else None
+
     def forget(self) -> None:
         """This master is obeyed now, or not connected any more."""
         self._segment = self._next_slot = -1
