@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import msgspec
+import numpy as np
 import pytest
 import trustme
 
@@ -26,6 +27,7 @@ from moonpool.core.sections import ClientConfig, MasterConfig, NodeConfig
 from moonpool.core.stream import FrameStream
 from moonpool.core.tls import client_context, server_context
 from moonpool.core.wire import Kind
+from moonpool.dashboard.metrics import hits_by_tier
 from moonpool.dashboard.process import admin_child
 from moonpool.pool import messages as m
 from moonpool.pool.aio import AsyncPool
@@ -34,7 +36,11 @@ from moonpool.pool.cluster import Cluster, local_directory
 from moonpool.pool.link import BlockingLink, encrypted
 from moonpool.pool.openers import PortOpener
 from moonpool.pool.pool import Pool
+from moonpool.pool.port_tier import TierPort
+from moonpool.pool.ports import ReadCall, Status
+from moonpool.pool.results import Miss
 from moonpool.pool.shell import BlockingShell
+from tests.faults.pool_rig import counter, eventually
 
 TOKEN = "a long and random text of the cluster"
 MIB = 1 << 20
@@ -77,12 +83,15 @@ class Doors:
 
 
 @contextmanager
-def tls_pool(**tls: Any) -> Iterator[Doors]:
+def tls_pool(disk_size: int = 0, **tls: Any) -> Iterator[Doors]:
     with local_directory("tls") as folder:
         node = NodeConfig(
             name="n0", memory=8 * MIB, headroom=8 * MIB, dir=str(folder), token=TOKEN, **tls
         )
-        master = MasterConfig(port=0, token=TOKEN, grace_ms=3200, **tls)
+        if disk_size:
+            disk = str(folder / "disk")
+            node = msgspec.structs.replace(node, disk=disk, disk_size=disk_size)
+        master = MasterConfig(port=0, token=TOKEN, grace_ms=3200, offload="write", **tls)
         with Cluster(master, [node]) as cluster:
             yield Doors(cluster)
 
@@ -148,6 +157,40 @@ def test_everything_works_through_it(mutual: Doors, papers: Papers) -> None:
             thread.start()
         for thread in threads:
             thread.join()
+
+
+def test_what_lies_on_disk_only_is_read_through_it(papers: Papers) -> None:
+    """A tier has a door of its own."""
+    values = {f"d{i}": bytes([i]) * (MIB - 4096) for i in range(20)}  # memory holds eight
+    mine = {"tls_ca": papers.ours, **papers.issued("disk")}
+    with tls_pool(64 * MIB, tls_mutual=True, **mine) as doors:
+        with opened(client(doors, **mine)) as pool:
+            for key, value in values.items():
+                assert pool.put(key, value).ok
+                eventually(lambda: counter(pool, "offload_queue") == 0, "the disk keeps up")
+            eventually(lambda: counter(pool, "tier_objects") == len(values), "all are on disk")
+            assert all(pool.get(key) == value for key, value in values.items())
+            part = pool.get_range("d0", 5000, 70_000)
+            assert not isinstance(part, Miss) and part == values["d0"][5000:75_000]
+            pool.flush()
+            assert hits_by_tier(pool.stat())["disk"] >= 12
+            door = tier_door(pool)
+        for how, said in (
+            (mine, Status.MOVED),  # it is told that nothing lies there
+            ({}, Status.UNREACHABLE),
+            ({"tls_ca": papers.ours}, Status.UNREACHABLE),
+            ({**mine, "tls_ca": papers.theirs}, Status.UNREACHABLE),
+        ):
+            tls = client_context(client(doors, **how))
+            port = TierPort(door, TOKEN, b"i" * 16, "n0", tls=tls)
+            call = ReadCall(np.zeros(1, np.uint32), np.ones(1, np.uint64), [bytearray(8)], True)
+            assert port.start(call, 5.0)().status.tolist() == [said], how
+            port.close()
+
+
+def tier_door(pool: Pool) -> str:
+    endpoints = pool._shell.state.endpoints.values()
+    return next(one.tcp for one in endpoints if one.medium == "disk")
 
 
 def test_so_it_does_for_asyncio(mutual: Doors, papers: Papers) -> None:
