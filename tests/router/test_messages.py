@@ -6,61 +6,15 @@ June 2026 and what SGLang sends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 import numpy as np
 import pytest
 
 from moonpool.cache import CacheManager, PageAllocator, encode_batch
 from moonpool.core.errors import BadInput
-from moonpool.router import (
-    Brain,
-    BrainConfig,
-    RouteRequest,
-    Stored,
-    Worker,
-    prefix_hashes,
-    prefix_seed,
-)
-from moonpool.router.index import WALKS_MAX, Applied
-
-TOKENS = np.arange(4, 164, dtype=np.uint32)
-KEYS = [(0x9000_0000_0000_0000 + i * 0x1234_5678_9ABC) % 2**64 for i in range(10)]
-
-
-def brain_with(**fields: object) -> Brain:
-    brain = Brain()
-    brain.add_worker(Worker(**({"id": "w", "model": "m", "block_size": 16} | fields)))  # type: ignore[arg-type]
-    return brain
-
-
-def send(brain: Brain, *events: object, rank: int | None = 0) -> Applied:
-    return brain.apply_message("w", msgspec.msgpack.encode([1795965676.28, events, rank]))
-
-
-def held(brain: Brain, tokens: Sequence[int] | np.ndarray = TOKENS, **fields: object) -> int:
-    ask = RouteRequest(**({"model": "m", "tokens": [*tokens, 1]} | fields))  # type: ignore[arg-type]
-    return brain.decide(ask, 0.0, book=False).predicted_hit_tokens
-
-
-def as_map(first: int = 0, count: int = 10, **fields: object) -> dict[str, object]:
-    return {
-        "type": "BlockStored",
-        "block_hashes": KEYS[first : first + count],
-        "parent_block_hash": KEYS[first - 1] if first else None,
-        "token_ids": TOKENS[first * 16 : (first + count) * 16].tolist(),
-        "block_size": 16,
-        "lora_id": None,
-        "medium": "GPU",
-        "lora_name": None,
-    } | fields
-
-
-def as_array(first: int = 0, count: int = 10) -> list[object]:
-    event = as_map(first, count)
-    names = ("type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id")
-    return [event[name] for name in (*names, "medium")]
+from moonpool.router import RouteRequest, Worker, prefix_hashes, prefix_seed
+from moonpool.router.index import Applied
+from tests.router.told import KEYS, TOKENS, as_array, as_map, brain_with, held, send
 
 
 @pytest.mark.parametrize("form", [as_map, as_array])
@@ -247,74 +201,6 @@ def test_an_event_that_does_not_fit_is_counted_and_the_next_one_applied(event: o
 def test_what_is_no_message_is_refused(message: bytes) -> None:
     with pytest.raises(BadInput, match="no KV event message"):
         brain_with().apply_message("w", message)
-
-
-def account_of(keys: list[int]) -> dict[str, object]:
-    counts, names = np.zeros(256, np.uint64), np.zeros(256, np.uint64)
-    for key in keys:
-        counts[key >> 56] += np.uint64(1)
-        names[key >> 56] ^= np.uint64(key)
-    told = {"counts": counts.tobytes(), "digests": names.tobytes()}
-    return {"type": "CacheDigest", "medium": "GPU", **told}
-
-
-def differing(brain: Brain, keys: list[int]) -> list[int]:
-    [(_, _, differ)] = send(brain, account_of(keys)).accounts
-    return [int(number) for number in np.flatnonzero(differ)]
-
-
-WIDE = [key * 0x0123_4567_89AB_CDEF & 2**64 - 1 for key in KEYS]
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_workers_own_account_tells_what_drifted(shared: bool) -> None:
-    """Also where another worker named the same blocks first, so that these names are its own."""
-    brain = brain_with()
-    if shared:
-        brain.add_worker(Worker(id="other", model="m", block_size=16))
-        brain.apply_message("other", msgspec.msgpack.encode([1.0, [as_map()], 0]))
-    send(brain, as_map(block_hashes=WIDE))
-    assert differing(brain, WIDE) == []
-    assert differing(brain, WIDE[:-1]) == [WIDE[-1] >> 56]  # it lost one and did not say so
-    assert differing(brain, [*WIDE, 77]) == [0]  # it has one more
-    assert brain.fleet.members["w"].drifted
-    assert differing(brain, WIDE) == [] and not brain.fleet.members["w"].drifted
-
-
-def test_ranges_told_anew_replace_what_was_known_of_them() -> None:
-    brain = brain_with()
-    send(brain, as_map(block_hashes=WIDE))
-    last = WIDE[-1] >> 56
-    ranges = (1 << last).to_bytes(32, "little")
-    applied = send(brain, {"type": "RangesCleared", "medium": "GPU", "ranges": ranges})
-    gone = [key for key in WIDE if key >> 56 == last]
-    assert (applied.renewed_ranges, applied.renewed) == (1, len(gone))
-    kept = [key for key in WIDE if key >> 56 != last]
-    assert differing(brain, kept) == []
-    send(brain, as_map(block_hashes=WIDE))
-    assert differing(brain, WIDE) == [] and held(brain) == 160
-    assert brain.intake.renewed_blocks == len(gone)
-
-
-def test_a_message_has_so_many_looks_at_the_whole_index() -> None:
-    brain = brain_with()
-    send(brain, as_map())
-    cleared = {"type": "RangesCleared", "medium": "GPU", "ranges": bytes(32)}
-    applied = send(brain, *[account_of(WIDE), cleared] * WALKS_MAX, as_map(type="BlockRemoved"))
-    assert len(applied.accounts) == applied.renewed_ranges == WALKS_MAX // 2
-    assert (applied.walks, applied.ignored_events) == (2 * WALKS_MAX, WALKS_MAX)
-    assert applied.removed == 10, "what comes after them counts"
-
-
-def test_an_account_counts_for_nothing_where_the_index_had_no_room() -> None:
-    brain = Brain(BrainConfig(index_bytes_max=1 << 20))
-    brain.add_worker(Worker(id="w", model="m", block_size=16))
-    send(brain, as_map(block_hashes=WIDE))
-    for tag in range(100):
-        brain.intake.apply_pool([Stored(prefix_hashes([tag] * 16 * 999, 16).tolist())])
-    assert brain.index.stat()["evicted"] > 0
-    assert send(brain, account_of(WIDE)).accounts == []
-    assert len(send(brain, account_of(WIDE)).accounts) == 1, "nothing was evicted meanwhile"
 
 
 def test_moonpools_own_form_carries_own_hashes() -> None:
