@@ -206,6 +206,8 @@ class NodeMachine:
             return m.Heartbeat(self.segment, self.agent.term, self._reported, usage, gap=True)
         if len(changes["sequence"]):
             self._reported = int(changes["sequence"][-1])
+        if len(changes["sequence"]) == CHANGES_MAX:  # there may be more: told at the next tick
+            self._next_heartbeat = self._next_drain
         return m.Heartbeat(
             self.segment,
             self.agent.term,
