@@ -58,6 +58,7 @@ Submission read_raw(Endpoint& endpoint, const ClientConnection& peer, std::uint6
   Submission submission = raw(endpoint, peer, wire::Type::kReadRaw, region, remote_offsets, lengths,
                               deadline_ms, checksum);
   submission.op->checksum = checksum;
+  submission.op->rooms.reserve(lengths.size());
   for (std::size_t i = 0; i < lengths.size(); i++) {
     submission.op->rooms.push_back({destination.memory + offsets[i], lengths[i]});
   }
@@ -72,6 +73,7 @@ Submission write_raw(Endpoint& endpoint, const ClientConnection& peer, std::uint
   check_raw(remote_offsets, lengths, source, offsets, endpoint.options().frame_payload_bytes_max);
   Submission submission = raw(endpoint, peer, wire::Type::kWriteRaw, region, remote_offsets,
                               lengths, deadline_ms, checksum);
+  submission.pieces.reserve(lengths.size());
   for (std::uint32_t i = 0; i < lengths.size(); i++) {
     submission.pieces.push_back({source.memory + offsets[i], lengths[i], i});
   }

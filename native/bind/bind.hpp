@@ -6,6 +6,7 @@
 namespace moonpool {
 // One function per room, each in bind/<room>.cpp.
 void bind_crc(nanobind::module_& m);           // crc32c, copies with checksum
+void bind_frames(nanobind::module_& m);        // frames of the control plane
 void bind_hash(nanobind::module_& m);          // SHA-256, HMAC, block hash chains
 void bind_keys(nanobind::module_& m);          // batches of keys
 void bind_put_batch(nanobind::module_& m);     // batches of objects to be put

@@ -6,8 +6,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 #include <system_error>
 
+#include "block_ids.hpp"
+#include "block_ranges.hpp"
 #include "endpoint_handles.hpp"
 
 namespace nb = nanobind;
@@ -85,6 +88,61 @@ OpHandle raw_transfer(const Connection& self, std::uint64_t region, nb::handle r
             Offsets(lengths, "lengths"), {buffers[0].bytes(), buffers[0].size()},
             Offsets(offsets, "offsets"), deadline_or_default(deadline_ms), checksum);
   return submit(self, std::move(submission), std::move(buffers));
+}
+
+// Equal blocks in a segment: block i is the `nbytes` at offset + i * stride, which is not less.
+struct BlockGrid {
+  std::uint64_t count, stride, offset, nbytes;
+
+  // False for ids that are no plain array, or name a block that is not there.
+  bool offsets_of(nb::handle ids, std::vector<std::uint64_t>* out) const {
+    bool good = false;
+    with_block_ids(ids, [&](auto numbers) {
+      out->resize(numbers.size());
+      good = block_offsets(numbers, count, stride, offset, out->data());
+    });
+    return good;
+  }
+};
+
+bool all_different(const std::vector<std::uint64_t>& offsets) {
+  const auto never = [&](auto order) {
+    return std::adjacent_find(offsets.begin(), offsets.end(), order) == offsets.end();
+  };
+  if (never(std::greater_equal{}) || never(std::less_equal{})) return true;
+  std::vector<std::uint64_t> sorted = offsets;
+  std::sort(sorted.begin(), sorted.end());
+  return std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
+}
+
+// raw_transfer of whole blocks, checked and sent in one step. None where anything is not as usual:
+// then nothing was sent, and Python finds a way, or the fault.
+template <auto Build>
+nb::object block_transfer(const Connection& self, std::uint64_t epoch, std::uint64_t region,
+                          const BlockGrid& remote, nb::handle remote_ids, const BlockGrid& local,
+                          nb::handle local_ids, nb::handle buffer, std::int64_t deadline_ms,
+                          bool checksum) {
+  constexpr bool kRead = Build == &read_raw;
+  Endpoint& endpoint = self->home->endpoint;
+  std::vector<std::uint64_t> there, here;
+  if (self->peer->peer_epoch() != epoch || remote.nbytes != local.nbytes || deadline_ms < 1 ||
+      !remote.offsets_of(remote_ids, &there) || !local.offsets_of(local_ids, &here) ||
+      there.size() != here.size() || there.empty() ||
+      there.size() > endpoint.options().frame_blocks_max ||
+      local.nbytes > endpoint.options().frame_payload_bytes_max / there.size() ||
+      !all_different(kRead ? here : there)) {
+    return nb::none();
+  }
+  std::vector<Buffer> buffers;
+  buffers.emplace_back(buffer, kRead);
+  const std::vector<std::uint64_t> lengths(there.size(), local.nbytes);
+  Submission submission =
+      Build(endpoint, *self->peer, region, there, lengths, {buffers[0].bytes(), buffers[0].size()},
+            here, deadline_ms, checksum);
+  OpHandle op = submit(self, std::move(submission), std::move(buffers));
+  op.local_offsets = std::move(here);
+  op.remote_offsets = std::move(there);
+  return nb::cast(std::move(op));
 }
 
 OpHandle ping(const Connection& self, std::optional<std::int64_t> deadline_ms) {
@@ -170,13 +228,27 @@ auto column(OpHandle& self) {
   return to_array(self.result().*Field);
 }
 
+bool wait_for(OpHandle& self, std::optional<std::int64_t> timeout_ms) {
+  self.connection->home->endpoint.check_process();
+  bool over = self.op->terminal();
+  if (!over) {
+    nb::gil_scoped_release release;
+    over = self.op->wait(timeout_ms ? std::max<std::int64_t>(*timeout_ms, 0) : -1);
+  }
+  if (over) self.release_buffers();
+  return over;
+}
+
+bool is_well(OpHandle& self) {
+  const auto& status = self.result().status;
+  return self.op->state() == OpState::kDone &&
+         std::all_of(status.begin(), status.end(), [](auto one) { return one == 0; });
+}
+
 // (crcs, slots, generations) as bytes once every block is well, else None.
 nb::object all_well(OpHandle& self) {
   const OpResult& result = self.result();
-  const bool well = self.op->state() == OpState::kDone &&
-                    std::all_of(result.status.begin(), result.status.end(),
-                                [](std::uint8_t status) { return status == 0; });
-  if (!well) return nb::none();
+  if (!is_well(self)) return nb::none();
   const auto bytes = [](const auto& column) {
     return nb::bytes(column.data(), column.size() * sizeof(column[0]));
   };
@@ -185,19 +257,13 @@ nb::object all_well(OpHandle& self) {
 
 void bind_op(nb::module_& m) {
   nb::class_<OpHandle>(m, "Op")
+      .def("wait", wait_for, "timeout_ms"_a = nb::none())
       .def(
-          "wait",
-          [](OpHandle& self, std::optional<std::int64_t> timeout_ms) {
-            self.connection->home->endpoint.check_process();
-            bool over = self.op->terminal();
-            if (!over) {
-              nb::gil_scoped_release release;
-              over = self.op->wait(timeout_ms ? std::max<std::int64_t>(*timeout_ms, 0) : -1);
-            }
-            if (over) self.release_buffers();
-            return over;
+          "wait_well",
+          [](OpHandle& self, std::int64_t timeout_ms) {
+            return wait_for(self, timeout_ms) && is_well(self);
           },
-          "timeout_ms"_a = nb::none())
+          "timeout_ms"_a)
       .def("cancel",
            [](OpHandle& self) {
              self.connection->home->endpoint.check_process();
@@ -210,19 +276,20 @@ void bind_op(nb::module_& m) {
              self.connection->peer->watch();
            })
       .def_prop_ro("id", [](OpHandle& self) { return self.op->id; })
+      .def_prop_ro("count", [](OpHandle& self) { return self.op->count; })
       .def_prop_ro("state",
                    [](OpHandle& self) {
                      self.look();
                      return name_of(self.op->state());
                    })
       .def_prop_ro("terminal", [](OpHandle& self) { return self.look(); })
-      .def_prop_ro("ok",
-                   [](OpHandle& self) {
-                     const auto& status = self.result().status;
-                     return self.op->state() == OpState::kDone &&
-                            std::all_of(status.begin(), status.end(),
-                                        [](auto s) { return s == 0; });
-                   })
+      .def_prop_ro("ok", is_well)
+      .def_prop_ro(
+          "local_offsets", [](OpHandle& self) { return to_array(self.local_offsets); },
+          nb::rv_policy::automatic)
+      .def_prop_ro(
+          "remote_offsets", [](OpHandle& self) { return to_array(self.remote_offsets); },
+          nb::rv_policy::automatic)
       .def("all_well", all_well)
       .def_prop_ro("error", [](OpHandle& self) { return self.result().error; })
       .def_prop_ro("status", column<&OpResult::status>, nb::rv_policy::automatic)
@@ -240,6 +307,12 @@ nb::class_<ConnectionHandle> bind_connection(nb::module_& m) {
       .def_ro("region", &SharedRegion::region)
       .def_prop_ro("nbytes", [](SharedRegion& self) { return self.memory->size(); })
       .def_prop_ro("writable", [](SharedRegion& self) { return self.memory->writable(); });
+  nb::class_<BlockGrid>(m, "BlockGrid")
+      .def(
+          "__init__",
+          [](BlockGrid* self, std::uint64_t count, std::uint64_t stride, std::uint64_t offset,
+             std::uint64_t nbytes) { new (self) BlockGrid{count, stride, offset, nbytes}; },
+          "count"_a, "stride"_a, "offset"_a, "nbytes"_a);
   nb::class_<ConnectionHandle> connection(m, "Connection");
   connection.def_prop_ro("address", [](ConnectionHandle& self) { return self.peer->address(); })
       .def_prop_ro("peer_epoch", [](ConnectionHandle& self) { return self.peer->peer_epoch(); })
@@ -258,6 +331,10 @@ nb::class_<ConnectionHandle> bind_connection(nb::module_& m) {
       .def("notify", notify, "message"_a, "deadline_ms"_a = nb::none())
       .def("read_raw", raw_transfer<&read_raw>, "region"_a, "remote_offsets"_a, "lengths"_a,
            "buffer"_a, "offsets"_a, "deadline_ms"_a = nb::none(), "checksum"_a = true)
+      .def("read_blocks", block_transfer<&read_raw>, "epoch"_a, "region"_a, "remote"_a,
+           "remote_ids"_a, "local"_a, "local_ids"_a, "buffer"_a, "deadline_ms"_a, "checksum"_a)
+      .def("write_blocks", block_transfer<&write_raw>, "epoch"_a, "region"_a, "remote"_a,
+           "remote_ids"_a, "local"_a, "local_ids"_a, "buffer"_a, "deadline_ms"_a, "checksum"_a)
       .def("write_raw", raw_transfer<&write_raw>, "region"_a, "remote_offsets"_a, "lengths"_a,
            "buffer"_a, "offsets"_a, "deadline_ms"_a = nb::none(), "checksum"_a = true);
   return connection;

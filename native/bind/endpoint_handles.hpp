@@ -72,6 +72,8 @@ class OpHandle {
 
   Connection connection;
   std::shared_ptr<Op> op;
+  // Where the blocks of a block transfer lie; empty for all other ops.
+  std::vector<std::uint64_t> local_offsets, remote_offsets;
 
  private:
   std::vector<Buffer> buffers_;

@@ -6,6 +6,7 @@ NB_MODULE(_core, m) {
   nanobind::set_leak_warnings(false);
   m.doc() = "Moonpool's native core: bytes and tokens only, no policy.";
   moonpool::bind_crc(m);
+  moonpool::bind_frames(m);
   moonpool::bind_hash(m);
   moonpool::bind_keys(m);
   moonpool::bind_put_batch(m);

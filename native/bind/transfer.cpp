@@ -1,12 +1,12 @@
 // Block lists and block copies between mapped memory, for the transfer engine.
 #include <nanobind/nanobind.h>
 
-#include <cstring>
 #include <optional>
 #include <stdexcept>
 
 #include "bind.hpp"
 #include "block_copy.hpp"
+#include "block_ids.hpp"
 #include "block_ranges.hpp"
 #include "buffer.hpp"
 #include "cache_lines.hpp"
@@ -54,39 +54,14 @@ class PyBlockCopy {
   BlockCopy copy_;
 };
 
-template <class Id>
-nb::object offsets_of(const Py_buffer& ids, std::uint64_t count, std::uint64_t stride,
-                      std::uint64_t offset) {
-  const auto n = static_cast<std::size_t>(ids.len) / sizeof(Id);
-  ColumnOut<std::uint64_t> out(n);
-  if (!block_offsets(std::span(static_cast<const Id*>(ids.buf), n), count, stride, offset,
-                     out.data())) {
-    return nb::none();
-  }
-  return nb::cast(out.take());
-}
-
 // The usual case only, fast: None for everything else, whose reason Python words.
 nb::object block_offsets_of(nb::handle from, std::uint64_t count, std::uint64_t stride,
                             std::uint64_t offset) {
-  Py_buffer ids;
-  if (PyObject_GetBuffer(from.ptr(), &ids, PyBUF_ND | PyBUF_FORMAT) != 0) {
-    PyErr_Clear();
-    return nb::none();
-  }
   nb::object offsets = nb::none();
-  const char code = ids.format != nullptr && std::strlen(ids.format) == 1 ? ids.format[0] : '?';
-  const bool is_signed = std::strchr("bhilq", code) != nullptr;
-  if (ids.ndim == 1 && (is_signed || std::strchr("BHILQ", code) != nullptr)) {
-    if (ids.itemsize == 8) {
-      offsets = is_signed ? offsets_of<std::int64_t>(ids, count, stride, offset)
-                          : offsets_of<std::uint64_t>(ids, count, stride, offset);
-    } else if (ids.itemsize == 4) {
-      offsets = is_signed ? offsets_of<std::int32_t>(ids, count, stride, offset)
-                          : offsets_of<std::uint32_t>(ids, count, stride, offset);
-    }
-  }
-  PyBuffer_Release(&ids);
+  with_block_ids(from, [&](auto ids) {
+    ColumnOut<std::uint64_t> out(ids.size());
+    if (block_offsets(ids, count, stride, offset, out.data())) offsets = nb::cast(out.take());
+  });
   return offsets;
 }
 

@@ -34,6 +34,16 @@ def copy_crc32c(dst: _Buffer, src: _Buffer, seed: int = 0) -> int:
     The GIL is released; the source is read once.
     """
 
+# ---- frames of the control plane; core/wire.py defines them ----
+
+def frame_of(start: bytes, payload: bytes) -> bytes:
+    """`start`, the 8 bytes that a header begins with, then length and CRC-32C of the payload, then
+    the payload. ValueError for another `start`, or 2^32 bytes and more."""
+
+def payload_of(start: bytes, buffer: _Buffer, received: int, payload_max: int) -> bytes | None:
+    """The payload when the first `received` bytes of `buffer` are one whole frame of that start,
+    with the right checksum, and no more; None for all else, whose reason Python words."""
+
 # ---- hash: SHA-256 and the block hash chains; native/block_hash.hpp defines them ----
 
 def sha256(data: _Buffer) -> bytes: ...
@@ -731,6 +741,17 @@ class Op:
     def generations(self) -> npt.NDArray[np.uint64]: ...
     def wait(self, timeout_ms: int | None = None) -> bool:
         """Block until terminal, without the GIL; False when `timeout_ms` pass first."""
+    def wait_well(self, timeout_ms: int) -> bool:
+        """The same, and True only where all is well: `ok`."""
+    @property
+    def count(self) -> int:
+        """Blocks of it."""
+    @property
+    def local_offsets(self) -> npt.NDArray[np.uint64]:
+        """Where the blocks of `read_blocks` and `write_blocks` lie here; of other ops none."""
+    @property
+    def remote_offsets(self) -> npt.NDArray[np.uint64]:
+        """The same at the peer."""
     def cancel(self) -> None:
         """Ask for the end as CANCELLED; `wait` for it. A write of which a part has left takes its
         connection with it."""
@@ -747,6 +768,12 @@ class SharedRegion:
     @property
     def writable(self) -> bool: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class BlockGrid:
+    """Equal blocks of a segment: block i of `count` is the `nbytes` at offset + i * stride, which
+    is not less than that."""
+
+    def __init__(self, count: int, stride: int, offset: int, nbytes: int) -> None: ...
 
 class Connection:
     """A connection this endpoint opened; ops run on it side by side. Closed with its last owner
@@ -788,6 +815,35 @@ class Connection:
         checksum: bool = True,
     ) -> Op:
         """Blocks of a peer's region into `buffer` at `offsets`. ValueError outside the buffer."""
+    def read_blocks(
+        self,
+        epoch: int,
+        region: int,
+        remote: BlockGrid,
+        remote_ids: _Buffer,
+        local: BlockGrid,
+        local_ids: _Buffer,
+        buffer: _Buffer,
+        deadline_ms: int,
+        checksum: bool,
+    ) -> Op | None:
+        """Blocks of a peer's region into blocks of `buffer`, which holds all of `local`. None, and
+        nothing was sent, unless all is as usual: another process than `epoch` answers; ids that are
+        no contiguous array of 32 or 64 bits, are not there, come twice where they are written to,
+        or are not equally many; blocks of two sizes; more than a frame takes; no time."""
+    def write_blocks(
+        self,
+        epoch: int,
+        region: int,
+        remote: BlockGrid,
+        remote_ids: _Buffer,
+        local: BlockGrid,
+        local_ids: _Buffer,
+        buffer: _Buffer,
+        deadline_ms: int,
+        checksum: bool,
+    ) -> Op | None:
+        """The other way round."""
     def write_raw(
         self,
         region: int,

@@ -24,6 +24,7 @@ from moonpool.core.wire import (
     FrameDecoder,
     Kind,
     encode_frame,
+    whole_message,
 )
 
 # Written down once; a change of any of these bytes needs a new protocol version.
@@ -55,6 +56,21 @@ def test_pieces_of_any_size(sent: list[tuple[Kind, bytes]], cuts: list[int]) -> 
         position, turn = position + step, turn + 1
     decoder.feed_eof()
     assert got == [Frame(kind, payload) for kind, payload in sent]
+
+
+@given(st.binary(max_size=100), st.integers(0, 130), st.integers(0, 7))
+def test_a_whole_message_is_seen_at_once_and_nothing_else_is(
+    payload: bytes, at: int, bit: int
+) -> None:
+    frame = encode_frame(Kind.MESSAGE, payload)
+    room = bytearray(frame) + b"more"
+    assert whole_message(room, len(frame)) == Frame(Kind.MESSAGE, payload)
+    for received in (0, 15, len(frame) - 1, len(frame) + 1, len(room) + 1):
+        assert whole_message(room, received) is None
+    assert whole_message(encode_frame(Kind.PROOF, payload), len(frame)) is None
+    assert (whole_message(frame, len(frame), 50) is None) == (len(payload) > 50)
+    room[at % len(frame)] ^= 1 << bit
+    assert whole_message(room, len(frame)) is None
 
 
 def test_an_announced_length_is_refused_before_the_payload_comes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import threading
@@ -13,6 +14,8 @@ from tests.transfer.owner import wait_until
 
 
 def open_files() -> int:
+    # Also what other tests left behind in cycles, which goes with the collector.
+    gc.collect()
     return len(os.listdir("/proc/self/fd"))
 
 

@@ -22,6 +22,7 @@ from moonpool.core.wire import (
     cut_short,
     decode_header,
     encode_frame,
+    whole_message,
 )
 
 _READ_BYTES = 64 << 10
@@ -90,6 +91,13 @@ class FrameStream:
         BadFrame, ProtocolMismatch, Corrupt, Closed."""
         try:
             header = self._header
+            if header is None and self._start == self._end and len(self._buffer) == _READ_BYTES:
+                # Nothing is left over: mostly what comes now is one message, and all of it.
+                self._start = self._end = 0
+                self._receive(deadline)
+                if (frame := whole_message(self._buffer, self._end, self.max_frame)) is not None:
+                    self._start = self._end
+                    return frame
             if header is None:
                 self._fill(HEADER_BYTES, deadline)
                 header = decode_header(self._buffer, self._start, self.max_frame)
@@ -118,16 +126,20 @@ class FrameStream:
             return
         self._make_room(wanted)
         while self._end - self._start < wanted:
-            self._arm(deadline, "receive")
-            try:
-                got = self._sock.recv_into(self._view[self._end :])
-            except self._again:
-                continue
-            except OSError as error:
-                raise tls_error("receive: the connection broke", error) from error
-            if got == 0:
-                raise self._ended()
-            self._end += got
+            self._receive(deadline)
+
+    def _receive(self, deadline: Deadline) -> None:
+        """Once, into what is free of the buffer; nothing when the kernel's time is over."""
+        self._arm(deadline, "receive")
+        try:
+            got = self._sock.recv_into(self._view[self._end :] if self._end else self._buffer)
+        except self._again:
+            return
+        except OSError as error:
+            raise tls_error("receive: the connection broke", error) from error
+        if got == 0:
+            raise self._ended()
+        self._end += got
 
     def _make_room(self, wanted: int) -> None:
         """Move what is unread to the front of a buffer that holds `wanted` bytes."""

@@ -194,6 +194,9 @@ def as_where(
     return RemoveWhere(start, middle, end, low, high, dry_run)
 
 
+_PLAIN = PutOptions(1, 1, parents=False)  # of most puts
+
+
 def as_options(
     replicas: int,
     min_replicas: int | None,
@@ -203,6 +206,9 @@ def as_options(
     replace: bool,
 ) -> PutOptions:
     """Raises BadInput."""
+    bare = min_replicas is None and pin is None and ttl_s is None and parents is None
+    if bare and type(replicas) is int and replicas == 1 and replace is False:
+        return _PLAIN
     count, least = as_replicas(replicas, min_replicas)
     keep = as_keep(pin)
     return PutOptions(

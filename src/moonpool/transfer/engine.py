@@ -15,6 +15,7 @@ from moonpool.core.open_door import refuse_open_door
 from moonpool.core.sections import TransferConfig
 from moonpool.transfer.announcer import Announcer
 from moonpool.transfer.base import Transfer, Transport
+from moonpool.transfer.block_op import begin_blocks
 from moonpool.transfer.copying import CopyRunner
 from moonpool.transfer.directory import EngineEntry, EtcdDirectory, check_engine_name
 from moonpool.transfer.dispatch import configured, policy_of
@@ -202,8 +203,13 @@ class Engine(OwnSegments, PeerCalls):
         after the data, in its `inbox`; it is told of other ends as well as it goes. Raises BadInput
         before anything is sent; what the world does (dead peer, lost bytes) is in the op.
         """
-        how = (deadline, checksum, transport, priority, notify)
-        return self._submit("read", dst, dst_ids, src, src_ids, *how)
+        if priority == 0 and notify is None and not self.closed:
+            ends, how = (dst, dst_ids, src, src_ids), (deadline, checksum, transport)
+            if (op := begin_blocks(self, self._tally, "read", *ends, *how)) is not None:
+                return op
+        return self._submit(
+            "read", dst, dst_ids, src, src_ids, deadline, checksum, transport, priority, notify
+        )
 
     def write(
         self,
@@ -223,8 +229,13 @@ class Engine(OwnSegments, PeerCalls):
         DONE means that the bytes stand in the peer's memory. After any other end the destination
         blocks whose status is not OK may hold old, new or mixed bytes.
         """
-        how = (deadline, checksum, transport, priority, notify)
-        return self._submit("write", src, src_ids, dst, dst_ids, *how)
+        if priority == 0 and notify is None and not self.closed:
+            ends, how = (src, src_ids, dst, dst_ids), (deadline, checksum, transport)
+            if (op := begin_blocks(self, self._tally, "write", *ends, *how)) is not None:
+                return op
+        return self._submit(
+            "write", src, src_ids, dst, dst_ids, deadline, checksum, transport, priority, notify
+        )
 
     def prepare(
         self,
@@ -325,9 +336,9 @@ class Engine(OwnSegments, PeerCalls):
                 self._peers.remove(peer)
         self._keeper.forget(peer)
 
-    def _submit(self, *what: Any) -> Op:
-        transfer, _ = self._checked(*what)
-        return self.post(transfer, via=what[7])
+    def _submit(self, kind: str, *what: Any) -> Op:
+        transfer, _ = self._checked(kind, *what)
+        return self.post(transfer, via=what[6])
 
     def _checked(
         self,

@@ -39,6 +39,7 @@ class Layout:
         "_lengths",
         "block_bytes",
         "count",
+        "grid",
         "name",
         "offset",
         "plane_stride",
@@ -77,6 +78,11 @@ class Layout:
             # Planes one after the other: blocks of the first must not run into the second.
             self.count = min(self.count, (self.plane_stride - self.block_bytes) // self.stride + 1)
         self._lengths = _U64_ONE * np.uint64(self.block_bytes)
+        self.grid = self._as_grid()
+
+    def _as_grid(self) -> _core.BlockGrid:
+        """The first plane, for the native steps."""
+        return _core.BlockGrid(self.count, self.stride, self.offset, self.block_bytes)
 
     @property
     def nbytes(self) -> int:
@@ -96,6 +102,7 @@ class Layout:
             self.segment, self.block_bytes, self.stride, offset, "", planes, self.plane_stride
         )
         part.count = self.count
+        part.grid = part._as_grid()
         return part
 
     def _check_apart(self) -> None:

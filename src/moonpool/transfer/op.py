@@ -58,12 +58,12 @@ class Tally:
 
     def snapshot(self) -> dict[str, dict[str, int]]:
         """{transport: {"bytes": n, "DONE": n, ...}}, a copy."""
-        with _STATES:
+        with STATES:
             return {name: dict(counts) for name, counts in self._counts.items()}
 
 
 # One lock for the state changes of all ops: they are short, and most ops never meet it twice.
-_STATES = threading.Lock()
+STATES = threading.Lock()
 
 
 def known(column: U32) -> Callable[[], U32]:
@@ -93,22 +93,31 @@ class Op:
     __slots__ = (
         "__weakref__",
         "_callbacks",
+        "_deadline_s",
         "_end",
+        "_nbytes",
         "_result",
         "_state",
         "_tally",
-        "transfer",
+        "_transfer",
         "transport",
     )
 
     def __init__(self, transfer: Transfer, transport: str) -> None:
-        self.transfer = transfer
+        self._transfer = transfer
         self.transport = transport
+        self._deadline_s = transfer.deadline_s
+        self._nbytes = transfer.nbytes
         self._state = _QUEUED
         self._end: _End | None = None
         self._result: OpResult | None = None
         self._callbacks: list[Callable[[Op], None]] | None = None
         self._tally: Tally | None = None
+
+    @property
+    def transfer(self) -> Transfer:
+        """What was asked for."""
+        return self._transfer
 
     @property
     def state(self) -> OpState:
@@ -184,7 +193,7 @@ class Op:
         return self.done()
 
     def _wait_limit_s(self) -> float:
-        return max(0.0, self.transfer.deadline_s - time.monotonic()) + _VERDICT_GRACE_S
+        return max(0.0, self._deadline_s - time.monotonic()) + _VERDICT_GRACE_S
 
     def cancel(self) -> bool:
         """Asks the transport to stop; False when the op was terminal already.
@@ -203,7 +212,7 @@ class Op:
 
     def add_done_callback(self, callback: "Callable[[Op], None]") -> None:
         """Calls `callback(op)` once the op is terminal, at once if it is; from any thread."""
-        with _STATES:
+        with STATES:
             if not self._state.terminal:
                 if self._callbacks is None:
                     self._callbacks = []
@@ -226,14 +235,14 @@ class Op:
 
     def count_in(self, tally: "Tally") -> None:
         """For the engine: adds the result to `tally`, now or when there is one."""
-        with _STATES:
+        with STATES:
             self._tally = tally
             if self._end is not None:
                 tally.add(self.transport, self._state, self._end.nbytes)
 
     def post(self) -> bool:
         """For transports: the op begins; False when it is terminal already."""
-        with _STATES:
+        with STATES:
             if self._state.terminal:
                 return False
             self._state = _POSTED
@@ -254,12 +263,12 @@ class Op:
         when it is asked for. With `only_from` the step is made from that state alone.
         """
         if state is _DONE:
-            nbytes = self.transfer.nbytes
+            nbytes = self._nbytes
         elif status is None:
             nbytes = 0
         else:
             nbytes = int(self.transfer.lengths[status == BlockStatus.OK].sum())
-        with _STATES:
+        with STATES:
             if self._state.terminal or (only_from is not None and self._state is not only_from):
                 return False
             self._end = _End(nbytes, status, crc, error)
@@ -267,13 +276,17 @@ class Op:
             if self._tally is not None:
                 self._tally.add(self.transport, state, nbytes)
             callbacks, self._callbacks = self._callbacks, None
-        for callback in callbacks or ():
+        if callbacks:
+            self._call(callbacks)
+        return True
+
+    def _call(self, callbacks: list[Callable[["Op"], None]]) -> None:
+        for callback in callbacks:
             try:
                 callback(self)
             except Exception:
                 # The listener's own failure: the op has ended, and others listen too.
                 sys.excepthook(*sys.exc_info())
-        return True
 
     def __repr__(self) -> str:
         transfer = self.transfer

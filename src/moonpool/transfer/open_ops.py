@@ -9,24 +9,31 @@ _SWEEP_OPS = 64
 
 
 class OpenOps:
-    """Ops under way; those that have ended are forgotten now and then."""
+    """Ops under way; those that have ended are forgotten now and then, some by themselves. A dict,
+    so that threads that add and forget at the same time lose none."""
 
     def __init__(self) -> None:
-        self._ops: list[Op] = []
+        self._ops: dict[Op, None] = {}
 
     def add(self, op: Op) -> None:
         """From here on end() ends `op`, too."""
-        self._ops.append(op)
+        self._ops[op] = None
+
+    def forget(self, op: Op) -> None:
+        """It has ended."""
+        self._ops.pop(op, None)
 
     def sweep(self) -> None:
         """Before each add(). To look at an op may call back whoever listens for its end."""
         if len(self._ops) >= _SWEEP_OPS:
-            self._ops = [open_op for open_op in self._ops if not open_op.done()]
+            for op in list(self._ops):
+                if op.done():
+                    self.forget(op)
 
     def end(self) -> None:
         """Cancels all and waits until each is quiet."""
-        ops, self._ops = self._ops, []
-        for op in ops:
+        for op in list(self._ops):
+            self.forget(op)
             if op.cancel():
                 op.wait()
 
@@ -45,6 +52,10 @@ class OwnEnd:
         """Makes close() end `op` first, so that the memory is quiet afterwards."""
         self._open_ops.sweep()
         self._open_ops.add(op)
+
+    def let_go(self, op: Op) -> None:
+        """For ops that say when they have ended."""
+        self._open_ops.forget(op)
 
     def close(self) -> None:
         raise NotImplementedError

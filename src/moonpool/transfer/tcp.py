@@ -40,8 +40,8 @@ class TcpOp(Op):
     """
 
     __slots__ = (
-        *("_cancel_wanted", "_frames", "_guard", "_heir", "_heirs", "_inherited", "_pump"),
-        "connection",
+        *("_cancel_wanted", "_checksum", "_frames", "_guard", "_heir", "_heirs", "_inherited"),
+        *("_pump", "connection"),
     )
 
     def __init__(
@@ -58,6 +58,7 @@ class TcpOp(Op):
         self._pump = pump
         self._guard = guard
         self._heirs = heirs
+        self._checksum = transfer.checksum
         self._heir: Op | None = None
         self._inherited = False
         self._cancel_wanted = False
@@ -143,7 +144,7 @@ class TcpOp(Op):
         self.settle(result.state, status=result.status, crc=crc, error=result.error)
 
     def _crc_column(self) -> Callable[[], U32] | None:
-        if not self.transfer.checksum:
+        if not self._checksum:
             return None
         frames = self._frames  # not self: an op that refers to itself would wait for the collector
         if len(frames) == 1:
