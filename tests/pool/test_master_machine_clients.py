@@ -331,3 +331,22 @@ def test_calls_answered_early_do_not_pile_up() -> None:
         abort(world, writer, reserved)
         abort(world, reader, world.reserve(reader, [b"a"]))
     assert len(world.master._waiters._deadlines) <= 5
+
+
+def test_number_0_asks_for_no_answer_soon_or_late(world: MasterWorld) -> None:
+    client = world.client()
+    world.reserve(client, [b"wanted"])
+    asked: list[m.Message] = [
+        m.Exists(pack_keys([b"a"])),
+        m.Abort(b"odd", b""),  # malformed
+        m.Await(pack_keys([b"wanted"]), 100),  # would be answered later
+        m.EventsFrom(0, 0, 10, 100),
+    ]
+    for message in asked:
+        effects = world.master.handle(client, 0, message, world.now, world.wall_ms)
+        assert [one for one in effects if one.session == client] == []
+    for _ in range(3):
+        world.now += 1.0
+        effects = world.master.tick(world.now, world.wall_ms)
+        assert [one for one in effects if one.session == client] == []
+    assert world.call(client, m.Exists(pack_keys([b"a"])), m.Existence).found == b"\0"

@@ -8,7 +8,8 @@ from moonpool.pool.messages import Message
 
 
 class Send(NamedTuple):
-    """Send `message` on `session`: the reply to `request_id`, or a push when that is 0."""
+    """Send `message` on `session`: the reply to `request_id`, or a push to a node when
+    that is 0."""
 
     session: int
     request_id: int

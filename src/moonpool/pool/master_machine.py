@@ -288,18 +288,22 @@ class MasterMachine:
 
     def _flush(self, now: float) -> list[Effect]:
         if not self.standby.going_on and self.recovery.over(now):
-            wall_ms = self._wall_ms(now)
             for held in self._held.take_all():
-                self._answer(held.asked._replace(now=now, wall_ms=wall_ms), held.message)
+                self._answer(held.asked._replace(now=now, wall_ms=self._wall_ms(now)), held.message)
         if self._gate is not None and len(self._gate):
             self._gate.pump(now, self._wall_ms(now))
         self._followers.flush()
-        effects = self._outbox.copy()
+        effects = [effect for effect in self._outbox if effect.request_id or self._hears(effect)]
         self._outbox.clear()
         for effect in effects:
             if effect.request_id:  # also what was answered late, by whoever waited for it
                 self.counts.answered(effect.message)
         return effects
+
+    def _hears(self, effect: Effect) -> bool:
+        """Nodes are told things; a client that asked under number 0 wants no answer, ever."""
+        session = self._sessions.get(effect.session)
+        return session is None or session.role != "client"
 
     def _wall_ms(self, now: float) -> int:
         return round(now * 1000 + self._wall_offset_ms)
