@@ -1,6 +1,7 @@
 """Time to first token of real vLLM engines on a long prefix: computed, loaded, or vLLM's own hit.
 
-    .venv-engines/bin/python -m bench.vllm_ttft [--rounds N] [--pairs N] [--only SUBJECT ...]
+    .venv-engines/bin/python -m bench.vllm_ttft [--rounds N] [--pairs N] [--dtype D]
+        [--only SUBJECT ...]
 
 One engine for each connector, all of one model (SmolLM2-135M, see below) and up at the same time;
 each round brings a prompt that none has seen and begins with another engine:
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--pairs", type=int, default=5, help="local and pool tries a round (5)")
     parser.add_argument("--tokens", type=int, default=2000)
+    parser.add_argument("--dtype", default="auto", help="of the model and its KV (auto: bfloat16)")
     parser.add_argument("--only", nargs="*", default=list(SUBJECTS), choices=list(SUBJECTS))
     parser.add_argument("--wait-for", type=Path, help="begin to measure when this file is there")
     arguments = parser.parse_args()
@@ -63,7 +65,8 @@ def main() -> None:
         with ExitStack() as stack:
             model = write_smollm2(work / "smollm2")
             engines = {
-                name: stack.enter_context(SUBJECTS[name](work, model)) for name in arguments.only
+                name: stack.enter_context(SUBJECTS[name](work, model, arguments.dtype))
+                for name in arguments.only
             }
             for engine in engines.values():
                 engine.ready()
@@ -148,14 +151,17 @@ def random_prompt(draw: random.Random, tokens: int) -> list[int]:
 
 
 @contextmanager
-def alone(work: Path, model: Path) -> Iterator[EngineProcess]:
-    with ended(engine(work, ALONE, model, None)) as one:
+def alone(work: Path, model: Path, dtype: str) -> Iterator[EngineProcess]:
+    with ended(engine(work, ALONE, model, dtype, None)) as one:
         yield one
 
 
-def engine(work: Path, name: str, model: Path, transfer: dict[str, Any] | None, **env: str) -> Any:
+def engine(
+    work: Path, name: str, model: Path, dtype: str, transfer: dict[str, Any] | None, **env: str
+) -> Any:
     arguments = {
         "model": str(model),
+        "dtype": dtype,
         "skip_tokenizer_init": True,
         "block_size": BLOCK,
         "max_model_len": 4096,
@@ -170,17 +176,17 @@ def engine(work: Path, name: str, model: Path, transfer: dict[str, Any] | None, 
 
 
 @contextmanager
-def moonpool(work: Path, model: Path, load: str = "async") -> Iterator[EngineProcess]:
+def moonpool(work: Path, model: Path, dtype: str, load: str = "auto") -> Iterator[EngineProcess]:
     name = f"moonpool-{load}"
     node = NodeConfig(name=name, memory=1 << 30, dir=str(work))
     with Cluster(MasterConfig(port=0, nodes_expected=1), [node]) as cluster:
         transfer = moonpool_transfer(cluster.address, load=load)
-        with ended(engine(work, name, model, transfer)) as one:
+        with ended(engine(work, name, model, dtype, transfer)) as one:
             yield one
 
 
 @contextmanager
-def mooncake(work: Path, model: Path) -> Iterator[EngineProcess]:
+def mooncake(work: Path, model: Path, dtype: str) -> Iterator[EngineProcess]:
     rpc, http, metrics = free_port(), free_port(), free_port()
     settings = {
         "metadata_server": f"http://127.0.0.1:{http}/metadata",
@@ -208,12 +214,13 @@ def mooncake(work: Path, model: Path) -> Iterator[EngineProcess]:
     with Child(master, name="mooncake_master") as child:
         await_port(child, rpc)
         config = str(work / "mooncake.json")
-        with ended(engine(work, "mooncake", model, transfer, MOONCAKE_CONFIG_PATH=config)) as one:
+        told = {"MOONCAKE_CONFIG_PATH": config}
+        with ended(engine(work, "mooncake", model, dtype, transfer, **told)) as one:
             yield one
 
 
 @contextmanager
-def lmcache(work: Path, model: Path) -> Iterator[EngineProcess]:
+def lmcache(work: Path, model: Path, dtype: str) -> Iterator[EngineProcess]:
     port = free_port()
     server = [
         *(sys.executable, "-m", "lmcache.v1.multiprocess.server", "--host", "127.0.0.1"),
@@ -231,7 +238,7 @@ def lmcache(work: Path, model: Path) -> Iterator[EngineProcess]:
     }
     with Child(server, name="lmcache server") as child:
         await_port(child, port, 120.0)  # imports torch
-        with ended(engine(work, "lmcache", model, transfer)) as one:
+        with ended(engine(work, "lmcache", model, dtype, transfer)) as one:
             yield one
 
 
@@ -243,10 +250,10 @@ def ended(engine: EngineProcess) -> Iterator[EngineProcess]:
         engine.end()
 
 
-SUBJECTS: dict[str, Callable[[Path, Path], Any]] = {
+SUBJECTS: dict[str, Callable[[Path, Path, str], Any]] = {
     ALONE: alone,
     "moonpool": moonpool,
-    "moonpool-sync": partial(moonpool, load="sync"),
+    "moonpool-async": partial(moonpool, load="async"),
     "mooncake": mooncake,
     "lmcache": lmcache,
 }

@@ -4,6 +4,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include <algorithm>
 #include <array>
 
 #include "crc_kernels.hpp"
@@ -22,6 +23,12 @@ std::uint64_t load(Bytes p) {
   std::memcpy(&word, p, 8);
   return word;
 }
+
+// A copying pass stores what it loaded, so that what is summed is what was stored; kStream stores
+// past the caches and asks for its source ahead of time.
+enum class Pass { kRead, kCopy, kStream };
+
+constexpr std::size_t kStreamMin = 4096;  // so little stays in the first cache anyway
 
 // ---- one lane ----
 
@@ -46,31 +53,67 @@ MOONPOOL_SSE42 std::uint32_t over_zeros(std::uint32_t state) {
   return static_cast<std::uint32_t>(_mm_crc32_u64(0, low));
 }
 
-template <std::size_t kLane>
-MOONPOOL_SSE42 std::uint32_t three_lanes(Bytes& p, std::size_t& size, std::uint32_t state) {
+template <std::size_t kLane, Pass kPass>
+MOONPOOL_SSE42 std::uint32_t three_lanes(unsigned char*& dst, Bytes& src, std::size_t& size,
+                                         std::uint32_t state) {
+  constexpr std::size_t kLine = 64;
   while (size >= 3 * kLane) {
-    std::uint64_t a = state;
-    std::uint64_t b = 0;
-    std::uint64_t c = 0;
-    for (std::size_t at = 0; at < kLane; at += 8) {
-      a = _mm_crc32_u64(a, load(p + at));
-      b = _mm_crc32_u64(b, load(p + kLane + at));
-      c = _mm_crc32_u64(c, load(p + 2 * kLane + at));
+    std::array<std::uint64_t, 3> lanes{state, 0, 0};
+    for (std::size_t line = 0; line < kLane; line += kLine) {
+      for (std::size_t lane = 0; lane < 3; ++lane) {
+        // Lanes are short and change places, which the CPU does not foresee.
+        _mm_prefetch(reinterpret_cast<const char*>(src) + (lane + 3) * kLane + line, _MM_HINT_T0);
+      }
+      for (std::size_t at = line; at < line + kLine; at += 8) {
+        for (std::size_t lane = 0; lane < 3; ++lane) {
+          const std::size_t here = lane * kLane + at;
+          const std::uint64_t word = load(src + here);
+          if constexpr (kPass == Pass::kStream) {
+            _mm_stream_si64(reinterpret_cast<long long*>(dst + here), static_cast<long long>(word));
+          }
+          lanes[lane] = _mm_crc32_u64(lanes[lane], word);
+        }
+      }
     }
-    state = over_zeros<2 * kLane>(static_cast<std::uint32_t>(a)) ^
-            over_zeros<kLane>(static_cast<std::uint32_t>(b)) ^ static_cast<std::uint32_t>(c);
-    p += 3 * kLane;
+    state = over_zeros<2 * kLane>(static_cast<std::uint32_t>(lanes[0])) ^
+            over_zeros<kLane>(static_cast<std::uint32_t>(lanes[1])) ^
+            static_cast<std::uint32_t>(lanes[2]);
+    if constexpr (kPass != Pass::kRead) dst += 3 * kLane;
+    src += 3 * kLane;
     size -= 3 * kLane;
   }
   return state;
 }
 
-MOONPOOL_SSE42 std::uint32_t crc_sse42(const void* data, std::size_t size, std::uint32_t seed) {
-  auto p = static_cast<Bytes>(data);
+template <Pass kPass>
+MOONPOOL_SSE42 std::uint32_t lanes_all(unsigned char* dst, Bytes src, std::size_t size,
+                                       std::uint32_t seed) {
   std::uint32_t state = ~seed;
-  state = three_lanes<1024>(p, size, state);
-  state = three_lanes<128>(p, size, state);
-  return ~one_lane(p, size, state);
+  if constexpr (kPass == Pass::kStream) {  // a store past the caches is of a whole aligned word
+    const std::size_t head = std::min(size, (0 - reinterpret_cast<std::uintptr_t>(dst)) & 63);
+    std::memcpy(dst, src, head);
+    state = one_lane(dst, head, state);
+    dst += head;
+    src += head;
+    size -= head;
+  }
+  state = three_lanes<1024, kPass>(dst, src, size, state);
+  state = three_lanes<128, kPass>(dst, src, size, state);
+  if constexpr (kPass != Pass::kRead) std::memcpy(dst, src, size);
+  return ~one_lane(kPass == Pass::kRead ? src : dst, size, state);
+}
+
+MOONPOOL_SSE42 std::uint32_t crc_sse42(const void* data, std::size_t size, std::uint32_t seed) {
+  return lanes_all<Pass::kRead>(nullptr, static_cast<Bytes>(data), size, seed);
+}
+
+MOONPOOL_SSE42 std::uint32_t stream_sse42(void* dst, const void* src, std::size_t size,
+                                          std::uint32_t seed) {
+  if (size < kStreamMin) return copy_in_pieces<crc_sse42>(dst, src, size, seed);
+  const auto crc = lanes_all<Pass::kStream>(static_cast<unsigned char*>(dst),
+                                            static_cast<Bytes>(src), size, seed);
+  _mm_sfence();  // streaming stores are not ordered by a later release store
+  return crc;
 }
 
 // ---- folding: sixteen bytes stand for themselves times a power of x ----
@@ -90,13 +133,9 @@ MOONPOOL_AVX512 inline __m512i fold(__m512i part, __m512i factors, __m512i next)
   return _mm512_ternarylogic_epi64(first, last, next, 0x96);  // a ^ b ^ c
 }
 
-enum class Pass { kRead, kCopy, kStream };
+constexpr std::size_t kWide = 512;  // eight accumulators hide the multiplier's latency
 
-constexpr std::size_t kWide = 512;        // eight accumulators hide the multiplier's latency
-constexpr std::size_t kStreamMin = 4096;  // so little stays in the first cache anyway
-
-// Loads 64 bytes; a copying pass also stores them, so that what was loaded is what was stored.
-// kStream stores past the caches (`dst` is aligned then) and asks for its source ahead of time.
+// Loads 64 bytes, and stores them in a copying pass; in kStream `dst` is aligned.
 template <Pass kPass>
 MOONPOOL_AVX512 inline __m512i take(unsigned char* dst, Bytes src) {
   const __m512i bytes = _mm512_loadu_si512(src);
@@ -188,8 +227,7 @@ void add_x86_kernels(std::vector<CrcKernel>& kernels) {
       __builtin_cpu_supports("vpclmulqdq")) {
     kernels.push_back({"avx512-vpclmulqdq", crc_avx512, copy_avx512, stream_avx512});
   }
-  kernels.push_back(
-      {"sse4.2-pclmulqdq", crc_sse42, copy_in_pieces<crc_sse42>, copy_in_pieces<crc_sse42>});
+  kernels.push_back({"sse4.2-pclmulqdq", crc_sse42, copy_in_pieces<crc_sse42>, stream_sse42});
 }
 
 }  // namespace moonpool::crc

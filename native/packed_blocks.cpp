@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "crc.hpp"
+#include "copy.hpp"
 
 namespace moonpool {
 namespace {
@@ -25,13 +25,42 @@ bool inside(const LayerMemory& layer) {
   return layer.stride == 0 ? layer.count == 1 : layer.count - 1 <= left / layer.stride;
 }
 
-void copy_in(const LayerMemory& layer, std::uint64_t block_id, const std::byte* from) {
-  std::byte* block = layer.memory.data + block_id * layer.stride;
-  for (const std::uint64_t piece : layer.pieces) {
-    std::memcpy(block + piece, from, layer.piece_bytes);
-    from += layer.piece_bytes;
+// One layer of an object into its block; the CRC-32C of it, where it is asked for.
+class CopyIn {
+ public:
+  // `bytes` of all that is copied: what the caches cannot hold anyway goes past them.
+  CopyIn(std::span<const std::uint32_t> crcs, std::size_t bytes)
+      : crcs_(crcs),
+        sums_(crcs.size()),
+        caching_(bytes >= kLarge ? Caching::kPast : Caching::kKeep) {}
+
+  void operator()(const LayerMemory& layer, std::uint64_t block_id, std::size_t object,
+                  const std::byte* from) {
+    std::byte* block = layer.memory.data + block_id * layer.stride;
+    for (const std::uint64_t piece : layer.pieces) {
+      if (object < sums_.size()) {
+        sums_[object] =
+            copy_crc32c(block + piece, from, layer.piece_bytes, sums_[object], caching_);
+      } else {
+        std::memcpy(block + piece, from, layer.piece_bytes);
+      }
+      from += layer.piece_bytes;
+    }
   }
-}
+
+  void result(std::span<std::uint8_t> good) const {
+    for (std::size_t i = 0; i < good.size(); ++i) {
+      good[i] = i >= sums_.size() || sums_[i] == crcs_[i] ? 1 : 0;
+    }
+  }
+
+ private:
+  static constexpr std::size_t kLarge = 16 << 20;
+
+  std::span<const std::uint32_t> crcs_;
+  std::vector<std::uint32_t> sums_;
+  Caching caching_;
+};
 
 }  // namespace
 
@@ -71,30 +100,30 @@ void PackedBlocks::check(std::span<const std::uint64_t> block_ids) const {
   }
 }
 
-void PackedBlocks::sums(std::span<const std::byte* const> objects,
-                        std::span<std::uint32_t> crcs) const {
-  for (std::size_t i = 0; i < objects.size(); ++i) crcs[i] = crc32c(objects[i], object_bytes());
-}
-
 void PackedBlocks::unpack(std::span<const std::uint64_t> block_ids,
                           std::span<const std::byte* const> objects,
                           std::span<const std::uint32_t> crcs, std::span<std::uint8_t> good) const {
+  CopyIn copy(crcs, objects.size() * object_bytes());
   for (std::size_t i = 0; i < objects.size(); ++i) {
-    good[i] = crcs.empty() || crc32c(objects[i], object_bytes()) == crcs[i];
-    for (std::size_t at = 0; good[i] != 0 && at < layers_.size(); ++at) {
-      copy_in(layers_[at], block_ids[i], objects[i] + offsets_[at]);
+    for (std::size_t at = 0; at < layers_.size(); ++at) {
+      copy(layers_[at], block_ids[i], i, objects[i] + offsets_[at]);
     }
   }
+  copy.result(good);
 }
 
 void PackedBlocks::unpack_layers(std::span<const std::uint64_t> block_ids,
-                                 std::span<const std::byte* const> objects, LayerGate& gate) const {
+                                 std::span<const std::byte* const> objects,
+                                 std::span<const std::uint32_t> crcs, std::span<std::uint8_t> good,
+                                 LayerGate& gate) const {
+  CopyIn copy(crcs, objects.size() * object_bytes());
   for (std::size_t at = 0; at < layers_.size(); ++at) {
     for (std::size_t i = 0; i < objects.size(); ++i) {
-      copy_in(layers_[at], block_ids[i], objects[i] + offsets_[at]);
+      copy(layers_[at], block_ids[i], i, objects[i] + offsets_[at]);
     }
     gate.advance(at + 1);
   }
+  copy.result(good);
 }
 
 void PackedBlocks::pack(std::size_t at, std::span<const std::uint64_t> block_ids,

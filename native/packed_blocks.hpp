@@ -47,16 +47,16 @@ class PackedBlocks {
   // Throws std::out_of_range for a block that some layer lacks.
   void check(std::span<const std::uint64_t> block_ids) const;
 
-  // Of each object, as it lies there.
-  void sums(std::span<const std::byte* const> objects, std::span<std::uint32_t> crcs) const;
   // Objects into the engine, object by object; `objects` are of object_bytes() each, the blocks are
-  // checked. With `crcs` an object whose CRC-32C is another is left out, and `good` says so: what
-  // is read twice comes from the caches the second time.
+  // checked. The first crcs.size() objects are summed while they are copied: `good` says whose
+  // CRC-32C was as expected (1 for those not summed). One that was not has filled its block, with
+  // bytes that nobody may use: one pass over memory instead of two.
   void unpack(std::span<const std::uint64_t> block_ids, std::span<const std::byte* const> objects,
               std::span<const std::uint32_t> crcs, std::span<std::uint8_t> good) const;
-  // Layer by layer; the gate is told of each.
+  // The same layer by layer; the gate is told of each. `good` is known after the last.
   void unpack_layers(std::span<const std::uint64_t> block_ids,
-                     std::span<const std::byte* const> objects, LayerGate& gate) const;
+                     std::span<const std::byte* const> objects, std::span<const std::uint32_t> crcs,
+                     std::span<std::uint8_t> good, LayerGate& gate) const;
   // One layer of the engine's blocks into the objects.
   void pack(std::size_t layer, std::span<const std::uint64_t> block_ids,
             std::span<std::byte* const> objects) const;

@@ -3,7 +3,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -29,36 +28,17 @@ class PyPackedBlocks {
 
   std::size_t object_bytes() const { return blocks_.object_bytes(); }
 
-  Array<std::uint32_t> sums(nb::sequence objects) {
-    const Objects<const std::byte> from(blocks_.object_bytes(), objects);
-    ColumnOut<std::uint32_t> crcs(from.at.size());
-    {
-      const nb::gil_scoped_release release;
-      blocks_.sums(from.at, std::span(crcs.data(), from.at.size()));
-    }
-    return crcs.take();
+  Array<std::uint8_t> unpack(nb::handle block_ids, nb::sequence objects, nb::handle crcs) {
+    return unpacked(block_ids, objects, crcs, [&](const auto& job, auto sums, auto good) {
+      blocks_.unpack(job.ids, job.at, sums, good);
+    });
   }
 
-  Array<std::uint8_t> unpack(nb::handle block_ids, nb::sequence objects, nb::handle crc_column) {
-    const Job<const std::byte> job(blocks_, block_ids, objects);
-    std::optional<ColumnArg<std::uint32_t>> crcs;
-    if (!crc_column.is_none()) {
-      crcs.emplace(crc_column, "crcs");
-      if (crcs->size() != job.ids.size()) throw std::invalid_argument("crcs: one for each object");
-    }
-    ColumnOut<std::uint8_t> good(job.ids.size());
-    {
-      const nb::gil_scoped_release release;
-      blocks_.unpack(job.ids, job.at, crcs ? *crcs : std::span<const std::uint32_t>(),
-                     std::span(good.data(), job.ids.size()));
-    }
-    return good.take();
-  }
-
-  void unpack_layers(nb::handle block_ids, nb::sequence objects, LayerGate& gate) {
-    const Job<const std::byte> job(blocks_, block_ids, objects);
-    const nb::gil_scoped_release release;
-    blocks_.unpack_layers(job.ids, job.at, gate);
+  Array<std::uint8_t> unpack_layers(nb::handle block_ids, nb::sequence objects, nb::handle crcs,
+                                    LayerGate& gate) {
+    return unpacked(block_ids, objects, crcs, [&](const auto& job, auto sums, auto good) {
+      blocks_.unpack_layers(job.ids, job.at, sums, good, gate);
+    });
   }
 
   void pack(std::size_t layer, nb::handle block_ids, nb::sequence objects) {
@@ -99,6 +79,20 @@ class PyPackedBlocks {
     std::span<const std::uint64_t> ids;
   };
 
+  template <class Call>
+  Array<std::uint8_t> unpacked(nb::handle block_ids, nb::sequence objects, nb::handle crc_column,
+                               Call call) {
+    const Job<const std::byte> job(blocks_, block_ids, objects);
+    const ColumnArg<std::uint32_t> crcs(crc_column, "crcs");
+    if (crcs.size() > job.ids.size()) throw std::invalid_argument("crcs: more than objects");
+    ColumnOut<std::uint8_t> good(job.ids.size());
+    {
+      const nb::gil_scoped_release release;
+      call(job, std::span<const std::uint32_t>(crcs), std::span(good.data(), job.ids.size()));
+    }
+    return good.take();
+  }
+
   std::vector<LayerMemory> layers_of(nb::sequence from) {
     std::vector<LayerMemory> layers;
     for (nb::handle one : from) {
@@ -130,9 +124,9 @@ void bind_packed(nb::module_& m) {
   nb::class_<PyPackedBlocks>(m, "PackedBlocks")
       .def(nb::init<nb::sequence>(), "layers"_a)
       .def_prop_ro("object_bytes", &PyPackedBlocks::object_bytes)
-      .def("sums", &PyPackedBlocks::sums, "objects"_a)
-      .def("unpack", &PyPackedBlocks::unpack, "block_ids"_a, "objects"_a, "crcs"_a.none())
-      .def("unpack_layers", &PyPackedBlocks::unpack_layers, "block_ids"_a, "objects"_a, "gate"_a)
+      .def("unpack", &PyPackedBlocks::unpack, "block_ids"_a, "objects"_a, "crcs"_a)
+      .def("unpack_layers", &PyPackedBlocks::unpack_layers, "block_ids"_a, "objects"_a, "crcs"_a,
+           "gate"_a)
       .def("pack", &PyPackedBlocks::pack, "layer"_a, "block_ids"_a, "objects"_a);
 }
 

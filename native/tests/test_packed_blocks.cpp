@@ -2,6 +2,7 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -33,6 +34,12 @@ struct Cache {
                        {{second.data(), second.size()}, kCount, 64, {16, 5'000}, 40}}};
 };
 
+std::vector<std::uint32_t> sums(std::span<const std::byte* const> objects, std::size_t size = 180) {
+  std::vector<std::uint32_t> found;
+  for (const std::byte* object : objects) found.push_back(moonpool::crc32c(object, size));
+  return found;
+}
+
 template <class Call>
 bool refuses(Call call) {
   try {
@@ -49,11 +56,8 @@ TEST(what_is_unpacked_is_packed_again) {
   const Bytes one = stamped(180, 1), two = stamped(180, 2);
   const Ids ids{8, 3};
   const std::array<const std::byte*, 2> from{one.data(), two.data()};
-  std::array<std::uint32_t, 2> crcs{};
+  const auto crcs = sums(from);
   std::array<std::uint8_t, 2> good{};
-  cache.blocks.sums(from, crcs);
-  CHECK(crcs[0] == moonpool::crc32c(one.data(), one.size()));
-  CHECK(crcs[1] == moonpool::crc32c(two.data(), two.size()));
   cache.blocks.unpack(ids, from, crcs, good);
   CHECK(good[0] == 1 && good[1] == 1);
   CHECK(std::memcmp(cache.first.data() + 800, one.data(), 100) == 0);
@@ -67,21 +71,54 @@ TEST(what_is_unpacked_is_packed_again) {
   CHECK(again == two);
 }
 
-TEST(an_object_with_another_sum_is_left_out) {
-  Cache cache;
-  const Bytes one = stamped(180, 1), two = stamped(180, 2);
-  const std::array<const std::byte*, 2> from{one.data(), two.data()};
-  std::array<std::uint32_t, 2> crcs{};
-  std::array<std::uint8_t, 2> good{};
-  cache.blocks.sums(from, crcs);
-  crcs[0] ^= 1;
-  cache.blocks.unpack(Ids{2, 4}, from, crcs, good);
-  CHECK(good[0] == 0 && good[1] == 1);
-  CHECK(std::memcmp(cache.first.data() + 400, two.data(), 100) == 0);
-  for (std::size_t i = 200; i < 300; ++i) CHECK(cache.first[i] == std::byte{0});
-  cache.blocks.unpack(Ids{2, 4}, from, {}, good);
-  CHECK(good[0] == 1);
-  CHECK(std::memcmp(cache.first.data() + 200, one.data(), 100) == 0);
+TEST(it_is_told_which_objects_have_another_sum) {
+  for (const bool by_layer : {false, true}) {
+    Cache cache;
+    const Bytes one = stamped(180, 1), two = stamped(180, 2);
+    const std::array<const std::byte*, 2> from{one.data(), two.data()};
+    auto crcs = sums(from);
+    std::array<std::uint8_t, 2> good{};
+    const auto unpack = [&](std::span<const std::uint32_t> expected) {
+      LayerGate gate;
+      if (by_layer) return cache.blocks.unpack_layers(Ids{2, 4}, from, expected, good, gate);
+      cache.blocks.unpack(Ids{2, 4}, from, expected, good);
+    };
+    crcs[0] ^= 1;
+    unpack(crcs);
+    CHECK(good[0] == 0 && good[1] == 1);
+    CHECK(std::memcmp(cache.first.data() + 400, two.data(), 100) == 0);
+    unpack(std::span(crcs).first(1));
+    CHECK(good[0] == 0 && good[1] == 1);
+    unpack({});
+    CHECK(good[0] == 1 && good[1] == 1);
+    CHECK(std::memcmp(cache.first.data() + 200, one.data(), 100) == 0);
+  }
+}
+
+// More than the caches are for: another way to copy.
+TEST(what_is_large_arrives_too) {
+  constexpr std::size_t kLayer = 3 << 20;
+  Bytes memory(2 * kLayer), other(2 * kLayer);
+  PackedBlocks blocks({{{memory.data(), memory.size()}, 2, kLayer, {0}, kLayer},
+                       {{other.data(), other.size()}, 2, kLayer, {7}, kLayer - 7}});
+  std::vector<Bytes> objects;
+  std::vector<const std::byte*> from;
+  std::vector<std::uint64_t> ids;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    objects.push_back(stamped(blocks.object_bytes(), static_cast<int>(i)));
+    from.push_back(objects.back().data());
+    ids.push_back(i % 2);
+  }
+  const auto crcs = sums(from, blocks.object_bytes());
+  std::vector<std::uint8_t> good(4);
+  LayerGate gate;
+  blocks.unpack_layers(ids, from, crcs, good, gate);
+  CHECK(good == std::vector<std::uint8_t>(4, 1));
+  for (const std::size_t i : {2, 3}) {
+    const std::size_t at = (i - 2) * kLayer;
+    CHECK(std::memcmp(memory.data() + at, from[i], kLayer) == 0);
+    CHECK(std::memcmp(other.data() + at + 7, from[i] + kLayer, kLayer - 7) == 0);
+  }
 }
 
 TEST(layers_are_told_in_their_order) {
@@ -94,7 +131,8 @@ TEST(layers_are_told_in_their_order) {
     gate.wait_for(1);
     right = std::memcmp(cache.second.data() + 16, one.data() + 100, 40) == 0;
   });
-  cache.blocks.unpack_layers(Ids{0}, std::array<const std::byte*, 1>{one.data()}, gate);
+  std::array<std::uint8_t, 1> good{};
+  cache.blocks.unpack_layers(Ids{0}, std::array<const std::byte*, 1>{one.data()}, {}, good, gate);
   waiter.join();
   CHECK(right);
   CHECK(std::memcmp(cache.first.data(), one.data(), 100) == 0);

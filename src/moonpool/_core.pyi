@@ -615,13 +615,13 @@ class PackedBlocks:
     def __init__(self, layers: Sequence[tuple[_Buffer, int, int, Sequence[int], int]]) -> None: ...
     @property
     def object_bytes(self) -> int: ...
-    def sums(self, objects: Sequence[_Buffer]) -> _U32:
-        """CRC-32C of each."""
-    def unpack(self, block_ids: _U64, objects: Sequence[_Buffer], crcs: _U32 | None) -> _U8:
-        """Objects into the engine, one after the other. With `crcs` one that has another CRC-32C
-        is left out: 0 in the result."""
-    def unpack_layers(self, block_ids: _U64, objects: Sequence[_Buffer], gate: LayerGate) -> None:
-        """Layer by layer; the gate is told of each."""
+    def unpack(self, block_ids: _U64, objects: Sequence[_Buffer], crcs: _U32) -> _U8:
+        """Objects into the engine, one after the other. The first len(crcs) are summed on the way:
+        0 in the result where the CRC-32C is another; the block is filled all the same."""
+    def unpack_layers(
+        self, block_ids: _U64, objects: Sequence[_Buffer], crcs: _U32, gate: LayerGate
+    ) -> _U8:
+        """The same layer by layer; the gate is told of each."""
     def pack(self, layer: int, block_ids: _U64, objects: Sequence[_Buffer]) -> None:
         """One layer of the engine's blocks into the objects."""
 

@@ -49,7 +49,8 @@ def failing() -> Iterator[Rig]:
 def far(engines: Engines, failing: Rig) -> EngineProcess:
     """Loads asynchronously, over TCP."""
     environment = {"MOONPOOL_CLIENT_SHARED_MEMORY": "false"}
-    return engines.start("far", master=failing.address, environment=environment, extra=SETTINGS)
+    extra = {**SETTINGS, "load": "async"}
+    return engines.start("far", master=failing.address, environment=environment, extra=extra)
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +144,21 @@ def test_a_pool_killed_in_the_middle_of_loads(
 ) -> None:
     """Its master, too: nobody is left to say where anything lies."""
     killed_in_the_middle(far, failing, reference, master=True)
+
+
+def test_a_master_killed_in_the_middle_of_loads(
+    far: EngineProcess, failing: Rig, reference: list[list[int]]
+) -> None:
+    """Where the blocks lie is known by then: they still come, or are computed."""
+    (node,) = failing.nodes
+    failing.stop(node)
+    running = asked(far)
+    time.sleep(LOAD_S / 3)
+    failing.kill(failing.master)
+    failing.wake(node.pid)
+    assert running.wait() == reference
+    failing.restart()
+    await_hits(far, reference)
 
 
 def killed_in_the_middle(

@@ -58,11 +58,12 @@ def plain(engines: Engines) -> EngineProcess:
 
 @pytest.fixture(scope="module")
 def first(engines: Engines, plain: EngineProcess) -> EngineProcess:
-    return engines.start("first")
+    return engines.start("first", extra={"load": "async"})
 
 
 @pytest.fixture(scope="module")
 def second(engines: Engines, first: EngineProcess) -> EngineProcess:
+    """As it comes: in the step what is alone, and beside it what is not."""
     return engines.start("second")
 
 
@@ -117,7 +118,7 @@ def test_several_at_once(
     assert tokens(second.generate(*prompts, max_tokens=24)) == reference
 
 
-@pytest.mark.parametrize("load", ["async", "sync"])
+@pytest.mark.parametrize("load", ["auto", "async", "sync"])
 def test_a_local_hit_is_extended_by_the_pool(
     load: str,
     plain: EngineProcess,
@@ -127,11 +128,13 @@ def test_a_local_hit_is_extended_by_the_pool(
     rig: Rig,
 ) -> None:
     """The reader has the first blocks itself, the pool has those after them."""
-    reader, seed = (second, 300) if load == "async" else (synchronous, 301)
+    readers = {"auto": (second, 300), "async": (first, 302), "sync": (synchronous, 301)}
+    reader, seed = readers[load]
+    writer = second if reader is first else first
     whole = prompt(seed, 900)
     reference = tokens(plain.generate(whole))
     computed(reader, rig, whole[:400])
-    computed(first, rig, whole, known=400 // BLOCK)
+    computed(writer, rig, whole, known=400 // BLOCK)
     before = reader.counters()
     (answer,) = reader.generate(whole)
     loaded = reader.counters()["loaded_tokens"] - before["loaded_tokens"]

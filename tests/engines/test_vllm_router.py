@@ -1,10 +1,12 @@
-"""`moonpool router` before two vLLM servers: it knows what they hold, and a dead one loses nothing
-that had not begun."""
+"""`moonpool router` before two vLLM servers: it knows what they hold, a dead one loses nothing that
+had not begun, and a client that goes is not computed for any longer."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
+from urllib.request import urlopen
 
 from bench.router_live import (
     SESSIONS,
@@ -23,6 +25,7 @@ from tests.engines.vllm_server import kill, vllm_server
 BLOCK = 32
 SESSION_BLOCKS = 37  # at its longest
 VOCABULARY = range(10, 250)
+LONG = 1_700  # tokens of an answer that would take half a minute
 HALF = {"num_gpu_blocks_override": SESSIONS // 2 * SESSION_BLOCKS + 1}  # and vLLM's null block
 
 
@@ -40,6 +43,7 @@ async def test_hits_are_as_predicted_and_a_killed_server_loses_nothing(
             assert first.turns[0].whole
         async with routed([a, b], health_ms=100) as router:
             await hits_are_as_predicted(router, [a.url, b.url])
+            await a_client_that_goes_stops_its_server(router, [a.url, b.url])
             await a_killed_server_loses_nothing(router, a)
 
 
@@ -56,6 +60,41 @@ async def hits_are_as_predicted(router: RouterServer, urls: list[str]) -> None:
     plain = await converse(urls, VOCABULARY, seed=2)
     p50 = [row("", one)["ttft_p50_ms"] for one in (found, plain)]
     print(f"p50 to the first token: {p50[0]:.0f} ms routed, {p50[1]:.0f} ms round robin")
+
+
+async def a_client_that_goes_stops_its_server(router: RouterServer, urls: list[str]) -> None:
+    before = await computed_tokens(urls)
+    request = {"model": "live", "prompt": list(VOCABULARY), "max_tokens": LONG, "stream": True}
+    body = json.dumps({**request, "ignore_eos": True, "temperature": 0}).encode()
+    reader, writer = await asyncio.open_connection(*router.url.removeprefix("http://").split(":"))
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: live\r\nContent-Length: {len(body)}\r\n"
+    writer.write(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
+    while b"data: " not in await reader.read(65536):
+        pass
+    writer.close()
+    last = -1.0
+    while (now := await computed_tokens(urls)) != last:
+        last = now
+        await asyncio.sleep(1.0)
+    assert 0 < now - before < LONG, "it went on for nobody"
+    assert not any(seat.running for seat in router.desk.seats.values())
+
+
+async def computed_tokens(urls: list[str]) -> float:
+    """Tokens that the servers' answers have had in all."""
+    total = 0.0
+    for url in urls:
+        text = await asyncio.to_thread(fetched, f"{url}/metrics")
+        for line in text.decode().splitlines():
+            if line.startswith("vllm:generation_tokens_total"):
+                total += float(line.rpartition(" ")[2])
+    return total
+
+
+def fetched(url: str) -> bytes:
+    with urlopen(url, timeout=30) as answer:
+        found: bytes = answer.read()
+        return found
 
 
 async def a_killed_server_loses_nothing(router: RouterServer, server: EngineProcess) -> None:

@@ -8,7 +8,7 @@ from moonpool.core.errors import BadConfig
 
 def test_defaults() -> None:
     config = connector_config({})
-    assert config.load == "async" and config.load_failure == "recompute"
+    assert config.load == "auto" and config.load_failure == "recompute"
     assert config.replicas == 1 and config.save_decode is True
 
 

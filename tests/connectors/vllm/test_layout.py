@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moonpool._core import LayerGate
+from moonpool._core import LayerGate, crc32c
 from moonpool.connectors.vllm.layout import GroupLayout, LayerBlocks, group_layouts
 from moonpool.core.errors import BadConfig
 
@@ -29,17 +29,19 @@ def objects_for(group: GroupLayout, count: int) -> list[npt.NDArray[np.uint8]]:
     return list(np.zeros((count, group.object_bytes), np.uint8))
 
 
+def sums_of(objects: list[npt.NDArray[np.uint8]]) -> list[int]:
+    return [crc32c(data) for data in objects]
+
+
 def moved(group: GroupLayout, source: list[int], target: list[int], layers: bool) -> None:
     """Blocks `source` into objects, and those into blocks `target`."""
     objects = objects_for(group, len(source))
     for layer in range(len(group)):
         group.gather(layer, source, objects)
-    if layers:
-        gate = LayerGate()
-        group.scatter_layers(target, objects, gate)
+    gate = LayerGate() if layers else None
+    assert group.scatter(target, objects, sums_of(objects), gate) == [True] * len(source)
+    if gate is not None:
         gate.wait_for(len(group) - 1)
-    else:
-        assert group.scatter(target, objects, group.sums(objects)) == [True] * len(source)
 
 
 @pytest.mark.parametrize("layers", [False, True])
@@ -100,25 +102,36 @@ def test_a_block_outside_moves_nothing(bad: int) -> None:
     (group,) = group_layouts([list(caches)], caches, SIZES["B"])
     before = caches["layer.0"].clone()
     with pytest.raises(IndexError):
-        group.scatter([0, bad], objects_for(group, 2), None)
+        group.scatter([0, bad], objects_for(group, 2))
     with pytest.raises(IndexError):
-        group.scatter_layers([0, bad], objects_for(group, 2), LayerGate())
+        group.scatter([0, bad], objects_for(group, 2), gate=LayerGate())
     with pytest.raises(IndexError):
         group.gather(0, [0, bad], objects_for(group, 2))
     assert torch.equal(caches["layer.0"], before)
 
 
-def test_only_objects_with_the_right_sum_are_written() -> None:
+@pytest.mark.parametrize("layers", [False, True])
+def test_it_is_told_which_objects_have_another_sum(layers: bool) -> None:
+    """The others are in place; those that came without a sum are taken as they are."""
     caches = caches_of("LBHNC")
     (group,) = group_layouts([list(caches)], caches, SIZES["B"])
     before = {name: cache.clone() for name, cache in caches.items()}
-    objects = objects_for(group, 3)
-    sums = group.sums(objects)
+    objects = objects_for(group, 4)
+    sums = sums_of(objects)[:3]
     objects[1][7] ^= 1
-    assert group.scatter([2, 4, 6], objects, sums) == [True, False, True]
+    objects[3][7] ^= 1
+    gate = LayerGate() if layers else None
+    assert group.scatter([2, 4, 6, 0], objects, sums, gate) == [True, False, True, True]
     for name, cache in caches.items():
-        assert torch.equal(cache[4], before[name][4])
+        assert torch.equal(cache[1], before[name][1])
         assert not cache[2].any() and not cache[6].any()
+
+
+def test_more_sums_than_objects_are_refused() -> None:
+    caches = caches_of("LBHNC")
+    (group,) = group_layouts([list(caches)], caches, SIZES["B"])
+    with pytest.raises(ValueError, match="more than objects"):
+        group.scatter([2], objects_for(group, 1), [1, 2])
 
 
 @pytest.mark.parametrize("sizes", [[1], [0, 0], []])
@@ -127,7 +140,7 @@ def test_objects_of_another_size_or_number_are_refused(sizes: list[int]) -> None
     (group,) = group_layouts([list(caches)], caches, SIZES["B"])
     objects = [np.zeros(group.object_bytes + more, np.uint8) for more in sizes]
     with pytest.raises(ValueError, match=r"an object of \d+ bytes|as many objects"):
-        group.scatter([3], objects, None)
+        group.scatter([3], objects)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ from tests.connectors.vllm.engine_shapes import run
 
 def test_a_plan_travels() -> None:
     plan = StepPlan(
-        [LoadJob("a", Namespace("lora", "salt"), [run("text", [1, 2])])],
+        [LoadJob("a", Namespace("lora", "salt"), [run("text", [1, 2])], True)],
         [SaveJob("b", Namespace(), [run("text", [3], first=2)], [b"p" * 32])],
-        True,
         3,
     )
     assert pickle.loads(pickle.dumps(plan)) == plan

@@ -114,12 +114,38 @@ def test_a_pool_that_does_not_answer_is_a_miss() -> None:
 
 
 def test_synchronous_loads_are_said_to_be() -> None:
-    world, request = World(synchronous=True), Request("a", 5 * BLOCK)
+    world, request = World(load="sync"), Request("a", 5 * BLOCK)
     world.hold(request.block_hashes)
     assert world.scheduler.matched(request, 0, 0.0) == (4 * BLOCK, False)
     world.scheduler.allocated(request, ids(5), 4 * BLOCK)
-    plan = world.step(request, 5 * BLOCK, ids(5))
-    assert plan.synchronous and len(plan.loads) == 1
+    (job,) = world.step(request, 5 * BLOCK, ids(5)).loads
+    assert job.synchronous
+
+
+def test_a_request_that_is_alone_waits_in_its_step_and_holds_up_no_other() -> None:
+    world = World(load="auto")
+    first, second = Request("a", 5 * BLOCK), Request("b", 5 * BLOCK)
+    world.hold([*first.block_hashes, *second.block_hashes])
+    assert world.scheduler.matched(first, 0, 0.0) == (4 * BLOCK, False)
+    world.scheduler.allocated(first, ids(5), 4 * BLOCK)
+    assert world.scheduler.matched(second, 0, 0.0) == (4 * BLOCK, True)
+    world.scheduler.allocated(second, ids(5), 4 * BLOCK)
+    loads = world.step(first, 5 * BLOCK, ids(5)).loads
+    assert [job.synchronous for job in loads] == [True, False]
+    world.scheduler.finished(first.request_id)
+    assert world.scheduler.matched(second, 0, 1.0)[1] is False, "the other one is over"
+
+
+def test_how_a_request_loads_goes_by_the_last_answer() -> None:
+    """vLLM may ask again before it has room for the request."""
+    world = World(load="auto")
+    first, second = Request("a", 5 * BLOCK), Request("b", 5 * BLOCK)
+    world.hold([*first.block_hashes, *second.block_hashes])
+    assert world.scheduler.matched(first, 0, 0.0)[1] is False
+    world.scheduler.matched(second, 0, 0.0)
+    assert world.scheduler.matched(first, 0, 0.1)[1] is True
+    world.scheduler.allocated(first, ids(5), 4 * BLOCK)
+    assert [job.synchronous for job in world.step(first, 0, ids(5)).loads] == [False]
 
 
 def test_small_hits_can_be_left() -> None:

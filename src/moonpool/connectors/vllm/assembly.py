@@ -74,7 +74,7 @@ class SchedulerSide:
             Options(
                 loads=view.loads,
                 saves=view.saves,
-                synchronous=view.synchronous,
+                load=view.load,
                 save_decode=config.save_decode,
                 load_tokens_min=config.load_tokens_min,
                 failed_block_s=config.failed_block_ms / 1000,

@@ -10,6 +10,7 @@ from moonpool.core.config import Section, setting
 from moonpool.core.errors import BadConfig, did_you_mean
 from moonpool.core.units import BYTES_MAX
 
+Load = Literal["auto", "async", "sync"]
 _WHERE = "kv_connector_extra_config"
 
 
@@ -28,12 +29,14 @@ class ConnectorConfig(Section, frozen=True, kw_only=True):
         setting("Address of the pool's master, 'host:port'; empty: as `moonpool config` says."),
     ] = ""
     load: Annotated[
-        Literal["async", "sync"],
+        Load,
         setting(
-            "`async`: a request waits for its blocks while others go on; `sync`: the step that "
-            "needs them waits, layer by layer. With several workers or KV groups always async."
+            "`sync`: the step that needs the blocks waits for them, layer by layer, which is the "
+            "fastest for its request; `async`: the request waits for its blocks while others go "
+            "on; `auto`: sync for a request that is alone, else async. With several workers or KV "
+            "groups always async."
         ),
-    ] = "async"
+    ] = "auto"
     load_failure: Annotated[
         Literal["recompute", "engine"],
         setting(

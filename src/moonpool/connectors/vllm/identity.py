@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from moonpool.connectors.vllm.config import ConnectorConfig
+from moonpool.connectors.vllm.config import ConnectorConfig, Load
 from moonpool.connectors.vllm.fingerprint import adapter_fingerprint, model_fingerprint
 from moonpool.connectors.vllm.keys import CacheIdentity, GroupIdentity, Shard
 from moonpool.connectors.vllm.metadata import Namespace
@@ -43,7 +43,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     """False in a worker that holds a copy of what another of its engine stores."""
     loads: bool
     saves: bool
-    synchronous: bool
+    load: Load
     events: bool
     text: str
 
@@ -74,7 +74,8 @@ def engine_view(
         tenant=config.tenant,
     )
     tp_rank, pp_rank = _ranks(tp_size * pp_size)
-    synchronous = config.load == "sync" and len(groups) == 1 and tp_size * pp_size == 1
+    layers_in_order = len(groups) == 1 and tp_size * pp_size == 1
+    load = config.load if layers_in_order else "async"
     events = vllm_config.kv_events_config
     return EngineView(
         identity=identity,
@@ -85,9 +86,9 @@ def engine_view(
         shard_saves=tp_rank % replicas == 0,
         loads=transfer.is_kv_consumer,
         saves=transfer.is_kv_producer,
-        synchronous=synchronous,
+        load=load,
         events=events is not None and events.enable_kv_cache_events,
-        text=_text(identity, groups, synchronous, config),
+        text=_text(identity, groups, load, config),
     )
 
 
@@ -185,10 +186,9 @@ def _ranks(workers: int) -> tuple[int, int]:
 def _text(
     identity: CacheIdentity,
     groups: tuple[GroupView, ...],
-    synchronous: bool,
+    load: Load,
     config: ConnectorConfig,
 ) -> str:
-    kind = "synchronous" if synchronous else "asynchronous"
     sizes = "+".join(str(group.block_size) for group in groups)
-    instead = " (asked for sync)" if config.load == "sync" and not synchronous else ""
-    return f"model {identity.model}, blocks of {sizes} tokens, {kind} loads{instead}"
+    instead = f" (asked for {config.load})" if config.load != load else ""
+    return f"model {identity.model}, blocks of {sizes} tokens, {load} loads{instead}"

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import torch
 
 U8 = npt.NDArray[np.uint8]
-U32 = npt.NDArray[np.uint32]
 Buffer = Any  # of the buffer protocol, one object's bytes
 
 
@@ -120,21 +119,19 @@ class GroupLayout:
         self._blocks.pack(layer, _ids(block_ids), objects)
 
     def scatter(
-        self, block_ids: Sequence[int], objects: Sequence[Buffer], crcs: U32 | None
+        self,
+        block_ids: Sequence[int],
+        objects: Sequence[Buffer],
+        crcs: Sequence[int] = (),
+        gate: _core.LayerGate | None = None,
     ) -> list[bool]:
-        """Whole blocks, from `objects` into the engine; with `crcs` those that have this CRC-32C,
-        False for the others."""
-        return list(map(bool, self._blocks.unpack(_ids(block_ids), objects, crcs)))
-
-    def scatter_layers(
-        self, block_ids: Sequence[int], objects: Sequence[Buffer], gate: _core.LayerGate
-    ) -> None:
-        """The same layer by layer; the gate is told of each."""
-        self._blocks.unpack_layers(_ids(block_ids), objects, gate)
-
-    def sums(self, objects: Sequence[Buffer]) -> U32:
-        """CRC-32C of each."""
-        return self._blocks.sums(objects)
+        """Whole blocks, from `objects` into the engine; layer by layer when a gate is to be told of
+        each. `crcs` are CRC-32Cs of the first objects: False for one whose bytes are others, which
+        fill its block all the same."""
+        ids, sums = _ids(block_ids), np.asarray(crcs, np.uint32)
+        if gate is None:
+            return list(map(bool, self._blocks.unpack(ids, objects, sums)))
+        return list(map(bool, self._blocks.unpack_layers(ids, objects, sums, gate)))
 
     def __len__(self) -> int:
         return len(self.names)

@@ -1,9 +1,10 @@
 """Loading: from the pool into the engine's blocks, each load within a deadline.
 
-Objects that lie in this host's memory are copied once, from where they lie into the engine; others
-come through slabs. Either way an object is verified before its first byte is written: a block that
-is reported as failed may be unwritten, never wrong. When a ticket is over nothing is written for it
-any more. The engine's thread keeps the GIL busy: the bytes of a wave move in one call without it.
+Objects that lie in this host's memory are copied once, from where they lie into the engine, and
+summed on the way; others come through slabs, where they were verified. A block that is reported as
+failed may hold anything, as one that was never filled does: nobody may use it. When a ticket is
+over nothing is written for it any more. The engine's thread keeps the GIL busy: the bytes of a wave
+move in one call without it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import compress
-
-import numpy as np
 
 from moonpool._core import LayerGate
 from moonpool.connectors.vllm.counters import Counters
@@ -33,6 +32,15 @@ KeysOf = Callable[[int, Namespace, Sequence[bytes]], list[bytes]]
 _BROKEN = {MissReason.UNREACHABLE, MissReason.DEADLINE, MissReason.REFUSED}
 WAVE_BYTES = 4 << 20  # less is not worth a second thread
 VIEWS_MAX = 240  # of one client in one segment at a time; the rest goes through slabs
+
+
+def _sources(views: Mapping[int, View]) -> tuple[list[Buffer], list[int]]:
+    """Their bytes and CRC-32Cs."""
+    return [view.data for view in views.values()], [view.crc for view in views.values()]
+
+
+class _TooMuchAtOnceError(Exception):
+    """Blocks that cannot all be held, as filling them layer by layer would need."""
 
 
 class Wave:
@@ -84,6 +92,11 @@ class Ticket:
         """Until this layer (position in its group) of every block is in place, or has failed."""
         self.gate.wait_for(layer)
 
+    def split(self, waves: int) -> None:
+        """One of the waves goes on as so many."""
+        with self._changed:
+            self._left += waves - 1
+
     def end(self, wave: Wave) -> bool:
         """It is over; True when it was the last."""
         with self._changed:
@@ -125,36 +138,28 @@ class Loader:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="moonpool-load")
 
     def start(self, job: LoadJob, *, by_layer: bool = False) -> Ticket:
-        """Begin; `by_layer` fills layer after layer, for a step that waits for each of them."""
-        by_layer = by_layer and self._fits(job)
-        waves = [Wave(part) for run in job.runs for part in self._parts(run, whole=by_layer)]
-        now = self._clock.monotonic()
-        ticket = Ticket(job, len(waves), now + self._timeout_s, now)
+        """Begin; `by_layer` fills layer after layer where it can, for a step that waits for each of
+        them."""
+        by_layer = by_layer and len(job.runs) == len(self._layouts) == 1
+        by_layer = by_layer and len(job.runs[0]) <= VIEWS_MAX
         fill = self._fill_layers if by_layer else self._fill
-        for wave in waves:
-            self._threads.submit(self._load, ticket, wave, fill)
+        parts = job.runs if by_layer else [part for run in job.runs for part in self._parts(run)]
+        now = self._clock.monotonic()
+        ticket = Ticket(job, len(parts), now + self._timeout_s, now)
+        for part in parts:
+            self._threads.submit(self._load, ticket, Wave(part), fill)
         return ticket
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
 
-    def _fits(self, job: LoadJob) -> bool:
-        """Whether its blocks can be held all at once. Who holds slabs while it waits for more must
-        be sure to get them."""
-        if not len(job.runs) == len(self._layouts) == 1:
-            return False
-        slabs = len(list(self._chunks(range(len(job.runs[0])), self._layouts[0])))
-        return slabs <= self._slabs.limit // self._thread_count
-
-    def _parts(self, run: BlockRun, whole: bool) -> Iterator[BlockRun]:
+    def _parts(self, run: BlockRun) -> list[BlockRun]:
         """A share for each thread, unless there is little to do or a thread could not pin it."""
         share = -(-len(run) // self._thread_count)
         enough = -(-WAVE_BYTES // self._layouts[run.group].object_bytes)
         size = max(1, min(max(share, enough), VIEWS_MAX // self._thread_count))
-        size = len(run) if whole else size
-        for at in range(0, len(run), size):
-            part = slice(at, at + size)
-            yield BlockRun(run.group, run.block_ids[part], run.digests[part])
+        cuts = [slice(at, at + size) for at in range(0, len(run), size)]
+        return [BlockRun(run.group, run.block_ids[cut], run.digests[cut]) for cut in cuts]
 
     def _chunks(self, positions: Sequence[int], layout: GroupLayout) -> Iterator[Sequence[int]]:
         """As many as one slab takes."""
@@ -167,6 +172,12 @@ class Loader:
     def _load(self, ticket: Ticket, wave: Wave, fill: Callable[[Ticket, Wave], None]) -> None:
         try:
             fill(ticket, wave)
+        except _TooMuchAtOnceError:
+            parts = self._parts(wave.run)
+            ticket.split(len(parts))
+            for part in parts:
+                self._threads.submit(self._load, ticket, Wave(part), self._fill)
+            return
         except Exception:  # a bug of ours must not cost more than the time to compute the blocks
             self._log.exception("Moonpool: loading blocks of %s failed", ticket.request_id)
             wave.give_up(range(len(wave.run)), "other")
@@ -179,37 +190,42 @@ class Loader:
             self._counters.add("load_seconds", self._clock.monotonic() - ticket.started_s)
 
     def _fill(self, ticket: Ticket, wave: Wave) -> None:
-        """Block after block: a sound object at once, while it is in the CPU's caches."""
+        """Block after block."""
         layout = self._layouts[wave.run.group]
         good: set[int] = set()
         with ExitStack() as held:
             if views := self._views(ticket, wave, held):
-                crcs = np.array([view.crc for view in views.values()], np.uint32)
-                sources = [view.data for view in views.values()]
-                good.update(
-                    compress(views, layout.scatter(wave.block_ids([*views]), sources, crcs))
-                )
+                sound = layout.scatter(wave.block_ids([*views]), *_sources(views))
+                good.update(compress(views, sound))
         rest = [at for at in range(len(wave.run)) if at not in good]
         for chunk in self._chunks(rest, layout):
             with ExitStack() as held:
                 found = self._fetch(ticket, wave, chunk, held)
-                layout.scatter(wave.block_ids([*found]), [*found.values()], None)
+                layout.scatter(wave.block_ids([*found]), [*found.values()])
 
     def _fill_layers(self, ticket: Ticket, wave: Wave) -> None:
-        """Layer after layer, once all that can be had is known to be sound."""
+        """Layer after layer, once there is something of all that can be had. What turns out to be
+        corrupt has been computed with by then, so it failed, whoever else may have it."""
         layout = self._layouts[wave.run.group]
         with ExitStack() as held:
             views = self._views(ticket, wave, held)
-            sums = layout.sums([view.data for view in views.values()]).tolist()
-            found: dict[int, Buffer] = {
-                at: view.data
-                for (at, view), crc in zip(views.items(), sums, strict=True)
-                if view.crc == crc
-            }
-            rest = [at for at in range(len(wave.run)) if at not in found]
-            for chunk in self._chunks(rest, layout):
-                found.update(self._fetch(ticket, wave, chunk, held))
-            layout.scatter_layers(wave.block_ids([*found]), [*found.values()], ticket.gate)
+            objects, crcs = _sources(views)
+            at_of = [*views]
+            rest = [at for at in range(len(wave.run)) if at not in views]
+            chunks = list(self._chunks(rest, layout))
+            # Who holds slabs while it waits for more must be sure to get them.
+            if len(chunks) > self._slabs.limit // self._thread_count:
+                raise _TooMuchAtOnceError
+            for chunk in chunks:
+                found = self._fetch(ticket, wave, chunk, held)
+                at_of += found
+                objects += found.values()
+            sound = layout.scatter(wave.block_ids(at_of), objects, crcs, ticket.gate)
+        corrupt = [at for at, good in zip(at_of, sound, strict=True) if not good]
+        for chunk in self._chunks(corrupt, layout):
+            with ExitStack() as held:  # for the pool to hear of it
+                self._fetch(ticket, wave, chunk, held)
+            wave.give_up(chunk, str(MissReason.CORRUPT))
 
     def _views(self, ticket: Ticket, wave: Wave, held: ExitStack) -> dict[int, View]:
         """By position, the objects that lie in this host's memory, not verified."""

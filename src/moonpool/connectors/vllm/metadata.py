@@ -25,11 +25,13 @@ class Namespace(msgspec.Struct, frozen=True):
 
 
 class LoadJob(msgspec.Struct, frozen=True):
-    """Fill these blocks of a request from the pool."""
+    """Fill these blocks of a request from the pool. `synchronous`: the step that brings the job
+    computes with them, layer by layer; otherwise the request is not in a step before it is told."""
 
     request_id: str
     namespace: Namespace
     runs: list[BlockRun]
+    synchronous: bool = False
 
 
 class SaveJob(msgspec.Struct, frozen=True):
@@ -52,7 +54,6 @@ class StepPlan(msgspec.Struct, frozen=True):
 
     loads: list[LoadJob]
     saves: list[SaveJob]
-    synchronous: bool = False
     failures_known: int = 0
 
 

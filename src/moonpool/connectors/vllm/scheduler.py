@@ -16,6 +16,7 @@ from typing import Protocol
 
 import msgspec
 
+from moonpool.connectors.vllm.config import Load
 from moonpool.connectors.vllm.counters import Counters
 from moonpool.connectors.vllm.keys import KeySpaces, block_digests
 from moonpool.connectors.vllm.metadata import (
@@ -64,7 +65,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     loads: bool = True
     saves: bool = True
-    synchronous: bool = False
+    load: Load = "async"
     save_decode: bool = True
     load_tokens_min: int = 0
     failed_block_s: float = 10.0
@@ -81,6 +82,8 @@ class Track(msgspec.Struct):
     """Leading blocks of each group that the pool has."""
     saved: list[int] = []
     """Leading blocks of each group that are in the pool or on their way there."""
+    synchronous: bool = False
+    """How its blocks are loaded, by the last answer."""
     asked: bool = False
     asked_at: float = float("-inf")
     restarts: int = 0
@@ -135,7 +138,8 @@ class PoolScheduler:
         if hit < self._options.load_tokens_min:
             self._counters.add("lookups_skipped", reason="too_small")
             return 0, False
-        return hit, not self._options.synchronous
+        track.synchronous = self._synchronous()
+        return hit, not track.synchronous
 
     def allocated(
         self, request: EngineRequest, block_ids: Sequence[Sequence[int]], external_tokens: int
@@ -159,7 +163,8 @@ class PoolScheduler:
             ]
             if wanted:
                 runs.append(BlockRun(at, [w[0] for w in wanted], [w[1] for w in wanted]))
-        self._loads.append(LoadJob(request.request_id, track.namespace, runs))
+        job = LoadJob(request.request_id, track.namespace, runs, track.synchronous)
+        self._loads.append(job)
 
     def plan(
         self,
@@ -176,7 +181,7 @@ class PoolScheduler:
                 job = self._save(track, computed, block_ids_of, now) if track else None
                 if job is not None:
                     saves.append(job)
-        return StepPlan(loads, saves, self._options.synchronous, self._failures)
+        return StepPlan(loads, saves, self._failures)
 
     def reported(self, report: WorkerReport, now: float) -> None:
         """What the workers told of a step."""
@@ -215,6 +220,12 @@ class PoolScheduler:
             track.saved = [0] * len(self._groups)
             self._tracks[request.request_id] = track
         return track
+
+    def _synchronous(self) -> bool:
+        """A step that waits for blocks, layer by layer, is the fastest way for its request, and
+        holds up all others that are in it or come meanwhile."""
+        load = self._options.load
+        return load == "sync" or (load == "auto" and len(self._tracks) == 1)
 
     def _limit(self, request: EngineRequest) -> int:
         """Tokens a hit can have: whole blocks of all groups, hashed, and one token left over."""

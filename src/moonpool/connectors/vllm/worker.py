@@ -1,6 +1,6 @@
 """The worker's side: carries out a step's plan on this process's caches and says what became of it.
 
-    bind -> start_loads (before the forward for synchronous loads, else after it)
+    bind -> start_loads (before the forward when one of them is synchronous, else after it)
          -> wait_for_layer / layer_done, layer by layer -> wait_for_saves -> results
 
 Blocks belong to the engine. A load writes only into the blocks of its ticket and only until the
@@ -62,7 +62,7 @@ class PoolWorker:
 
     def start_loads(self) -> None:
         for job in self._plan.loads:
-            if self._plan.synchronous:
+            if job.synchronous:
                 self._waiting.append(self._loader.start(job, by_layer=True))
             else:
                 self._tickets[job.request_id] = self._loader.start(job)
