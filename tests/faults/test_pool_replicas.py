@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from moonpool.core.errors import MoonpoolError
+from moonpool.core.errors import BadSize, MoonpoolError
 from moonpool.pool.pool import Pool
 from moonpool.pool.results import Hit, Miss, MissReason, PutStatus
 from tests.faults.pool_rig import (
@@ -123,3 +123,63 @@ def test_a_put_for_which_one_copy_suffices_does_not_fail_with_a_silent_node(
         assert (result.status, result.replicas) == (PutStatus.STORED, 1)
         assert pool.get("k") == stamp("k", size)
         rig.wake(rig.nodes[1].pid)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_put_that_needs_all_its_copies_has_them_elsewhere_when_a_node_is_silent(
+    shared_memory: bool, replicas: int
+) -> None:
+    """The master names the silent node on: its lease is long. Half of the deadline is that node's,
+    the rest another one's."""
+    with running(nodes=3, node_lease_ms=60_000, nodes_expected=3) as rig:
+        pool = rig.connect(shared_memory=shared_memory)
+        put_each(pool, {f"warm/{i}": 100 for i in range(12)}, replicas=replicas)
+        rig.stop(rig.nodes[1])
+        for size in (700, 400_000):
+            keys = [f"{size}/{i}" for i in range(3)]
+            for key in keys:
+                put = partial(pool.put, key, stamp(key, size), replicas=replicas)
+                result = answered_within(TIMEOUT_S, partial(put, timeout_s=TIMEOUT_S))
+                assert (result.status, result.replicas) == (PutStatus.STORED, replicas)
+                assert pool.get(key) == stamp(key, size)
+        assert all("n1" != hit.node for hit in pool.get_many(keys) if isinstance(hit, Hit))
+        rig.wake(rig.nodes[1].pid)
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_session_for_which_one_copy_suffices_outlives_a_silent_node(shared_memory: bool) -> None:
+    with running(nodes=2, node_lease_ms=60_000, nodes_expected=2) as rig:
+        pool = rig.connect(shared_memory=shared_memory)
+        put_each(pool, {f"warm/{i}": 100 for i in range(8)}, replicas=2)
+        value, half = stamp("k", 6000), 3000
+        begin = partial(pool.write_session, ["k"], [6000], layers=2, timeout_s=TIMEOUT_S)
+        enough = begin(replicas=2, min_replicas=1)
+        enough.write(0, [value[:half]])
+        rig.stop(rig.nodes[1])
+        answered_within(TIMEOUT_S, lambda: enough.write(1, [value[half:]]))
+        (result,) = answered_within(TIMEOUT_S, enough.commit)
+        assert (result.status, result.replicas) == (PutStatus.STORED, 1)
+        assert pool.get("k") == value
+        begun = answered_within(
+            TIMEOUT_S,
+            lambda: pool.write_session(
+                ["late"], [10], replicas=2, min_replicas=1, timeout_s=TIMEOUT_S
+            ),
+        )
+        begun.write(0, [b"0123456789"])
+        (result,) = answered_within(TIMEOUT_S, begun.commit)
+        assert (result.status, result.replicas) == (PutStatus.STORED, 1)
+        rig.wake(rig.nodes[1].pid)
+
+
+def test_a_session_that_needs_both_copies_says_when_it_has_one(rig: Rig) -> None:
+    pool = rig.connect()
+    writer = pool.write_session(["k"], [10], replicas=2, timeout_s=2)
+    writer.write(0, [b"0123456789"])
+    rig.kill(rig.nodes[1])
+    (result,) = writer.commit()
+    assert result.status is PutStatus.UNREACHABLE and "1 of 2 copies" in result.text
+    assert not pool.exists("k")
+    with pytest.raises(BadSize, match="min_replicas"):
+        pool.write_session(["k"], [10], replicas=2, min_replicas=3)

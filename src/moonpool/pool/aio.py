@@ -31,6 +31,7 @@ from moonpool.pool.inputs import (
     as_keys,
     as_options,
     as_prefix,
+    as_replicas,
     as_sizes,
     as_targets,
 )
@@ -166,19 +167,15 @@ class AsyncPool(AsyncTaskCalls, AsyncUpkeep):
         *,
         layers: int = 1,
         replicas: int = 1,
+        min_replicas: int | None = None,
         parents: Sequence[Key | None] | Literal["chain"] | None = None,
         parent: Key | None = None,
         timeout_s: float | None = None,
     ) -> SessionOpening[AsyncWriteSession]:
         def make() -> AsyncWriteSession:
-            state = WriteState(
-                as_keys(keys),
-                as_sizes(sizes),
-                layers=layers,
-                replicas=replicas,
-                parents=parents,
-                parent=parent,
-            )
+            copies = as_replicas(replicas, min_replicas)
+            named, room = as_keys(keys), as_sizes(sizes)
+            state = WriteState(named, room, copies, layers=layers, parents=parents, parent=parent)
             return AsyncWriteSession(self._shell, state, self._timeout(timeout_s))
 
         return SessionOpening(self._shell, make)

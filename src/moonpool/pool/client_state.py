@@ -15,7 +15,7 @@ import numpy as np
 
 from moonpool.core.errors import Closed
 from moonpool.pool.hedging import LEARNT_MS, Hedging
-from moonpool.pool.messages import ReadTimes, SegmentEndpoint, TopologyIs, Touches
+from moonpool.pool.messages import MEMORY, ReadTimes, SegmentEndpoint, TopologyIs, Touches
 from moonpool.pool.ports import Port
 from moonpool.pool.read_costs import ReadCosts
 from moonpool.pool.read_order import Rank, placed
@@ -122,6 +122,7 @@ class ClientState:
         self.term = 0
         self.endpoints: dict[int, SegmentEndpoint] = {}
         self._by_incarnation: dict[bytes, SegmentEndpoint] = {}
+        self.nodes_up = 0
         self._open_port = open_port
         self._opening = threading.Lock()
         self._ports: dict[bytes, tuple[SegmentEndpoint, Port]] = {}
@@ -156,6 +157,8 @@ class ClientState:
         self._near = self._labels or frozenset(pair for one in here for pair in one.items())
         self._by_incarnation = {one.incarnation: one for one in topology.segments}
         self._ranks = {}
+        memory = [one for one in topology.segments if one.alive and one.medium == MEMORY]
+        self.nodes_up = len({one.node for one in memory})
 
     def rank(self, port: Port) -> Rank:
         """Of copies at a port, by medium and place."""

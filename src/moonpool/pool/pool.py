@@ -23,6 +23,7 @@ from moonpool.pool.inputs import (
     as_keys,
     as_options,
     as_prefix,
+    as_replicas,
     as_sizes,
     as_target,
     as_targets,
@@ -152,19 +153,16 @@ class Pool(Ranges, Upkeep):
         *,
         layers: int = 1,
         replicas: int = 1,
+        min_replicas: int | None = None,
         parents: Sequence[Key | None] | Literal["chain"] | None = None,
         parent: Key | None = None,
         timeout_s: float | None = None,
     ) -> WriteSession:
         """Write objects piece by piece (layer by layer); committed when the `with` block ends well,
         aborted when it raises. See WriteSession."""
+        copies = as_replicas(replicas, min_replicas)
         state = WriteState(
-            as_keys(keys),
-            as_sizes(sizes),
-            layers=layers,
-            replicas=replicas,
-            parents=parents,
-            parent=parent,
+            as_keys(keys), as_sizes(sizes), copies, layers=layers, parents=parents, parent=parent
         )
         return WriteSession(self._shell, state, self._timeout(timeout_s))
 

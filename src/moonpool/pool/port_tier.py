@@ -10,6 +10,7 @@ import os
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -97,7 +98,7 @@ class TierPort:
         if not isinstance(call, ReadCall | ReadRangeCall):
             return lambda: failed(count, Status.REFUSED, "a tier below memory is only read")
         deadline = Deadline.after(self._clock.monotonic(), timeout_s)
-        return lambda: self._read(call, deadline)
+        return _TierCall(lambda: self._read(call, deadline))
 
     def _read(self, call: ReadCall | ReadRangeCall, deadline: Deadline) -> Outcome:
         count, began = len(call.slots), self._clock.monotonic()
@@ -179,6 +180,39 @@ class TierPort:
             idle, self._idle = self._idle, []
         for stream in idle:
             stream.close()
+
+
+class _TierCall:
+    """A read that the thread makes which asks for its outcome, or one of its own."""
+
+    def __init__(self, read: Callable[[], Outcome]) -> None:
+        self._read = read
+        self._thread: threading.Thread | None = None
+        self._ended: Outcome | BaseException | None = None
+
+    def begin(self) -> None:
+        """In a thread of its own, so that others are waited for beside it."""
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._ended = self._read()
+        except BaseException as error:  # it is the asker's
+            self._ended = error
+
+    def __call__(self) -> Outcome:
+        if self._thread is None:
+            return self._read()
+        try:
+            self._thread.join()
+        except BaseException:
+            self._thread.join()  # it has a deadline; the caller's memory is quiet then
+            raise
+        if isinstance(self._ended, Outcome):
+            return self._ended
+        assert self._ended is not None
+        raise self._ended
 
 
 class _Reading:

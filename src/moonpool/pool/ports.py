@@ -209,6 +209,34 @@ class View(Protocol):
 Finisher = Callable[[], Outcome]
 
 
+def finish_all(finishers: Sequence[Finisher]) -> list[Outcome]:
+    """Their outcomes. What only a thread can carry on (`begin`: reads of tiers) has one of its own
+    where others are waited for beside it, and is waited for last: one that hangs until the deadline
+    costs the others nothing."""
+    if len(finishers) == 1:
+        return [finishers[0]()]
+    outcomes: dict[int, Outcome] = {}
+    apart = {i: one for i, one in enumerate(finishers) if isinstance(one, ApartCall)}
+    for one in apart.values():
+        one.begin()
+    for i, finisher in enumerate(finishers):
+        if i not in apart:
+            outcomes[i] = finisher()
+    for i, one in apart.items():
+        outcomes[i] = one()
+    return [outcomes[i] for i in range(len(finishers))]
+
+
+@runtime_checkable
+class ApartCall(Protocol):
+    """A finisher of a call that goes on only while it is waited for, unless it is begun."""
+
+    def __call__(self) -> Outcome: ...
+
+    def begin(self) -> None:
+        """Go on by itself from now on."""
+
+
 @runtime_checkable
 class AwaitedCall(Protocol):
     """A finisher of a call that goes on by itself, so that others can be waited for beside it."""

@@ -34,7 +34,7 @@ from moonpool.pool.protocol_reserve import (
     lay_out,
     reservation,
 )
-from moonpool.pool.put_reasons import copies_needed, ran_out, unsealed
+from moonpool.pool.put_reasons import copies_needed, nodes_up, ran_out, unsealed
 from moonpool.pool.results import PutResult, PutStatus
 
 WRITE_TRIES_MAX = 4  # nodes tried for one replica before the put settles for fewer
@@ -107,9 +107,15 @@ def _settle(items: list[PutItem], which: Sequence[int], status: PutStatus, text:
 
 
 def patience_s(context: Context, options: PutOptions) -> float | None:
-    """How long an agent may be silent. Where fewer copies suffice half of the time that is left:
-    the rest is for another node, and for the commit of what is sealed. None: all of it."""
+    """How long an agent may be silent. Where fewer copies suffice, half of the time that is left:
+    the rest is for the commit of what is sealed. None: all of it."""
     return context.left() / 2 if copies_needed(options) < options.replicas else None
+
+
+def first_patience_s(context: Context, options: PutOptions) -> float | None:
+    """The same where another node may be offered instead: half of the time is for that one."""
+    elsewhere = nodes_up(context.state) > options.replicas
+    return context.left() / 2 if elsewhere else patience_s(context, options)
 
 
 def write(
@@ -149,7 +155,7 @@ def _write_once(
         nbytes = sum([item.size for item in chosen])
         calls.append((port, PutCall(records, blob, term, sources, nbytes)))
         order.append((segment, members))
-    outcomes = yield from call_all(context, list(calls), patience_s(context, options))
+    outcomes = yield from call_all(context, list(calls), first_patience_s(context, options))
     for (segment, members), outcome in zip(order, outcomes, strict=True):
         failed += _take(segment, members, outcome)
     return failed
@@ -282,7 +288,8 @@ def _store_whole(
         outcome = failed_call(len(todo), Status.UNREACHABLE)
     else:
         call = BatchPutCall(ready.batch, reply.attempt, reply.term, ready.sources, ready.nbytes)
-        (outcome,) = yield from call_all(context, [(port, call)])
+        patience = first_patience_s(context, options)
+        (outcome,) = yield from call_all(context, [(port, call)], patience)
     sealed = outcome.sealed
     if sealed is None and outcome.status.any():
         attempts, failed = _one_by_one(items, todo, reply, segment, outcome)

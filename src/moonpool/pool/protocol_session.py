@@ -19,7 +19,7 @@ from moonpool.pool.ports import (
 )
 from moonpool.pool.protocol import Context, MasterLost, Protocol, call_all
 from moonpool.pool.protocol_get import lookup
-from moonpool.pool.protocol_put import abort, commit
+from moonpool.pool.protocol_put import abort, commit, patience_s
 from moonpool.pool.protocol_reserve import Attempt, PutItem, PutOptions, claim_records, reserve
 from moonpool.pool.put_reasons import ran_out
 from moonpool.pool.results import Miss, PutResult, PutStatus
@@ -54,7 +54,7 @@ def open_write(
         records, blob = claim_records(items, members, options, context.state.term)
         calls.append((port, ClaimCall(records, blob, context.state.term)))
         order.append((segment, members))
-    outcomes = yield from call_all(context, calls)
+    outcomes = yield from call_all(context, calls, patience_s(context, options))
     for (segment, members), outcome in zip(order, outcomes, strict=True):
         columns = zip(
             members,
@@ -72,7 +72,11 @@ def open_write(
 
 
 def write_pieces(
-    context: Context, claims: Claims, offsets: Sequence[int], sources: Sequence[Buffer | None]
+    context: Context,
+    claims: Claims,
+    offsets: Sequence[int],
+    sources: Sequence[Buffer | None],
+    options: PutOptions,
 ) -> Protocol[None]:
     """Write `sources[i]` at `offsets[i]` of item i in every replica; None skips the item. A
     replica that fails leaves the claims: it is not sealed."""
@@ -95,7 +99,7 @@ def write_pieces(
             )
         )
         order.append((segment, chosen))
-    outcomes = yield from call_all(context, calls)
+    outcomes = yield from call_all(context, calls, patience_s(context, options))
     aborts: list[tuple[Port, AgentCall]] = []
     for (segment, chosen), (port, _), outcome in zip(order, calls, outcomes, strict=True):
         broken = []
@@ -107,7 +111,7 @@ def write_pieces(
                     broken.append(claim)
         if broken:
             aborts.append((port, AbortCall(*_columns(broken))))
-    yield from call_all(context, aborts)
+    yield from call_all(context, aborts, patience_s(context, options))
 
 
 def close_write(
@@ -125,7 +129,7 @@ def close_write(
         if port is not None and members:
             calls.append((port, SealCall(*_columns(members), context.state.term)))
             order.append((segment, members))
-    outcomes = yield from call_all(context, calls)
+    outcomes = yield from call_all(context, calls, patience_s(context, options))
     for (segment, members), outcome in zip(order, outcomes, strict=True):
         for (attempt, slot, generation), status, crc in zip(
             members, outcome.status.tolist(), outcome.crcs.tolist(), strict=True

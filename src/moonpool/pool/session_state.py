@@ -15,7 +15,7 @@ from moonpool.core.errors import BadSize, Closed
 from moonpool.pool import operations
 from moonpool.pool.client_state import Placement, Replica
 from moonpool.pool.gathering import Places, RowsWanted, gather_rows, places_of
-from moonpool.pool.inputs import Key, as_count, as_items, as_replicas, as_source, as_target
+from moonpool.pool.inputs import Key, as_count, as_items, as_source, as_target
 from moonpool.pool.ports import U8, Buffer, Status
 from moonpool.pool.protocol import Context, Protocol
 from moonpool.pool.protocol_pieces import Piece, read_pieces
@@ -65,9 +65,9 @@ class WriteState:
         self,
         keys: Sequence[bytes],
         sizes: Sequence[int],
+        copies: tuple[int, int],
         *,
         layers: int,
-        replicas: int,
         parents: Sequence[Key | None] | Literal["chain"] | None,
         parent: Key | None,
     ) -> None:
@@ -78,7 +78,7 @@ class WriteState:
         self.items = as_items(keys, [b""] * len(keys), parents, parent)
         for item, size in zip(self.items, sizes, strict=True):
             item.size = size
-        count, least = as_replicas(replicas, None)
+        count, least = copies  # wanted, and at least
         self.options = PutOptions(count, least, chain=parents == "chain")
         self.open = True
         self._attempts: list[Attempt] = []
@@ -129,7 +129,7 @@ class WriteState:
 
     def _pieces(self, offsets: Sequence[int], sources: Sequence[Buffer | None]) -> Step[None]:
         self._check_open()
-        return lambda context: write_pieces(context, self._claims, offsets, sources)
+        return lambda context: write_pieces(context, self._claims, offsets, sources, self.options)
 
     def end(self) -> None:
         """Nothing is written from here on. Raises Closed when it has ended before."""

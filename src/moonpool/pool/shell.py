@@ -26,7 +26,7 @@ from moonpool.pool.client_state import ClientState
 from moonpool.pool.leader import LeaderFinder
 from moonpool.pool.link import CONNECT_S, BlockingLink
 from moonpool.pool.openers import PortOpener
-from moonpool.pool.ports import Outcome
+from moonpool.pool.ports import Outcome, finish_all
 from moonpool.pool.protocol import CallAgents, CallMaster, Context, MasterLost, Pause, RaceAgents
 from moonpool.pool.protocol import Protocol as Dialogue
 from moonpool.pool.read_race import ReadRace, run_race
@@ -247,4 +247,4 @@ class _Call:
 def run_agents(effect: CallAgents) -> list[Outcome]:
     """Submit all, then finish all: they overlap on the wire and at the agents."""
     finishers = [port.start(call, effect.timeout_s) for port, call in effect.calls]
-    return [finisher() for finisher in finishers]
+    return finish_all(finishers)

@@ -28,6 +28,7 @@ from moonpool.pool.link import AsyncLink, BlockingLink
 from moonpool.pool.pool import Pool
 from moonpool.pool.ports import (
     AgentCall,
+    ApartCall,
     AwaitedCall,
     BatchPutCall,
     Finisher,
@@ -36,6 +37,7 @@ from moonpool.pool.ports import (
     PutCall,
     Status,
     call_length,
+    finish_all,
 )
 from moonpool.pool.protocol import CallAgents
 from moonpool.pool.read_race import ReadRace, run_race
@@ -66,7 +68,7 @@ class Carrier:
     def agents(self, effect: CallAgents) -> list[Outcome]:
         """As run_agents, with a span for each agent from its submission to its end."""
         finishers = [self._submit(port, call, effect.timeout_s) for port, call in effect.calls]
-        return [finisher() for finisher in finishers]
+        return finish_all(finishers)
 
     def race(self, race: ReadRace, now: Callable[[], float]) -> None:
         """As run_race, with a span for each read, those that lose included."""
@@ -81,6 +83,8 @@ class Carrier:
             raise
         if isinstance(finisher, AwaitedCall):
             return _AwaitedTransfer(span, finisher)
+        if isinstance(finisher, ApartCall):
+            return _ApartTransfer(span, finisher)
         return partial(_finish, span, finisher)
 
 
@@ -101,6 +105,18 @@ class _AwaitedTransfer:
         self._call = call
         self.wait = call.wait
         self.cancel = call.cancel
+
+    def __call__(self) -> Outcome:
+        return _finish(self._span, self._call)
+
+
+class _ApartTransfer:
+    """The same of an ApartCall."""
+
+    def __init__(self, span: Span, call: ApartCall) -> None:
+        self._span = span
+        self._call = call
+        self.begin = call.begin
 
     def __call__(self) -> Outcome:
         return _finish(self._span, self._call)
