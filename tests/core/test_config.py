@@ -193,7 +193,8 @@ def test_no_two_settings_share_a_variable_of_their_own() -> None:
     shared = {name for s in SCHEMA.sections.values() for i in s.settings() for name in i.env_names}
     assert len(names) == len(set(names))
     tls = {f"MOONPOOL_TLS_{word}" for word in ("CERT", "KEY", "CA", "MUTUAL")}
-    everywhere = {f"MOONPOOL_{word}" for word in ("TOKEN", "MASTER", "TENANTS", "TRACING")}
+    words = ("TOKEN", "MASTER", "TENANTS", "TRACING", "HOST_ID")
+    everywhere = {f"MOONPOOL_{word}" for word in words}
     assert everywhere | tls == shared - set(names)
 
 

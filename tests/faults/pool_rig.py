@@ -132,8 +132,10 @@ class Rig:
         headroom: int = 8 * MIB,
         disk_size: int = 0,
         remote: bool = False,
+        hosts: bool = False,
         **master: Any,
     ) -> None:
+        """`hosts`: node i counts as host h{i}."""
         settings = {"node_lease_ms": LEASE_MS, "clock_slack_ms": SLACK_MS, "port": 0} | master
         settings.setdefault("grace_ms", settings["node_lease_ms"] + settings["clock_slack_ms"])
         self.directory = directory
@@ -151,6 +153,7 @@ class Rig:
                     disk=str(directory / "disk") if disk_size else "",
                     disk_size=disk_size or 1 << 30,
                     remote=f"file://{directory}/remote" if remote else "",
+                    host_id=f"h{i}" if hosts else "",
                 )
                 for i in range(nodes)
             ],

@@ -39,7 +39,10 @@ def places(rig: Rig, shared_memory: bool) -> dict[str, tuple[str, bool]]:
     found = {}
     for key, hit in zip(KEYS, pool.get_many(KEYS), strict=True):
         assert isinstance(hit, Hit), (key, hit)
-        found[key] = (hit.node, key.encode() in pool._state.cache)  # what lies below is not remembered
+        found[key] = (
+            hit.node,
+            key.encode() in pool._state.cache,
+        )  # what lies below is not remembered
     assert len(set(found.values())) == 4, "both nodes have some in memory and some on disk"
     return found
 

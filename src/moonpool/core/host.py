@@ -6,8 +6,13 @@ from functools import cache
 from pathlib import Path
 
 
+def host_id(given: str = "") -> str:
+    """`given`, for processes that are to count as another host's, or this machine's."""
+    return given or _machine_id()
+
+
 @cache
-def host_id() -> str:
+def _machine_id() -> str:
     """Boot id and machine id: equal on one running machine, different after a reboot.
 
     Containers of one machine share the boot id but may not share /dev/shm: opening the segment's

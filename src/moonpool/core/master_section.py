@@ -11,6 +11,11 @@ from moonpool.core.units import BYTES_MAX
 
 PolicyName = Literal["lru", "lfu", "fifo", "s3fifo", "sieve", "arc", "horizon"]
 PlacementName = Literal["local", "preferred", "free-ratio", "random"]
+HOST_ID = setting(
+    "Host that this process counts as; empty: this machine. Memory is mapped between processes of "
+    "one host, copies lie on several hosts, and readers of several make an object hot.",
+    env="MOONPOOL_HOST_ID",
+)
 HOST = setting("Interface to listen on; anything but loopback needs a token.")
 TOKEN = setting(
     "Secret of the cluster. Better given as MOONPOOL_TOKEN: command lines are seen by others.",

@@ -8,11 +8,12 @@ from typing import Annotated, ClassVar, Literal
 from moonpool.core.address import check_master
 from moonpool.core.config import setting
 from moonpool.core.errors import BadConfig
-from moonpool.core.master_section import HOST, TENANTS, TOKEN, TRACING
+from moonpool.core.master_section import HOST, HOST_ID, TENANTS, TOKEN, TRACING
 from moonpool.core.open_door import refuse_open_door
 from moonpool.core.tls_section import TlsSection
 from moonpool.core.units import BYTES_MAX
 
+HOST_ID_CHARS_MAX = 128
 DEFAULT_MASTER = "127.0.0.1:7400"
 _NODE_NAME = re.compile(r"(\w[\w.-]{0,63})?", re.ASCII)  # also the name of files
 
@@ -23,6 +24,15 @@ MASTER = setting(
 )
 DIR = setting("Folder for segment files and sockets; empty: /dev/shm/moonpool-<uid>.")
 PERSIST = setting("Keep the segment file when the node ends, for its next start to adopt.")
+
+
+def check_host_id(section: str, host_id: str) -> None:
+    """It goes into a hello and into every list of segments. Raises BadConfig."""
+    if len(host_id) > HOST_ID_CHARS_MAX or not host_id.isprintable():
+        raise BadConfig(
+            f"{section}.host_id = {host_id[:40]!r} names no host; give at most "
+            f"{HOST_ID_CHARS_MAX} printable characters"
+        )
 
 
 def default_directory() -> Path:
@@ -65,6 +75,7 @@ class NodeConfig(TlsSection, frozen=True, kw_only=True):
         int,
         setting("TCP port of the data plane; 0 takes any free one.", minimum=0, maximum=65535),
     ] = 0
+    host_id: Annotated[str, HOST_ID] = ""
     dir: Annotated[str, DIR] = ""
     persist: Annotated[bool, PERSIST] = True
     labels: Annotated[
@@ -134,4 +145,5 @@ class NodeConfig(TlsSection, frozen=True, kw_only=True):
             raise BadConfig(f"node.name = {self.name!r} cannot name a file; use {allowed}")
         if isinstance(self.headroom, int) and self.headroom < 0:
             raise BadConfig(f"node.headroom = {self.headroom} is negative; give a size or 'auto'")
+        check_host_id(self.SECTION, self.host_id)
         refuse_open_door(self.SECTION, self.host, self.token)

@@ -8,11 +8,11 @@ from moonpool.core.admin_section import AdminConfig
 from moonpool.core.config import Schema, Section, setting
 from moonpool.core.engine_section import EngineConfig
 from moonpool.core.errors import BadConfig, did_you_mean
-from moonpool.core.master_section import HOST, TOKEN, TRACING
+from moonpool.core.master_section import HOST, HOST_ID, TOKEN, TRACING
 from moonpool.core.master_section import MasterConfig as MasterConfig
 from moonpool.core.master_section import PolicyName as PolicyName
 from moonpool.core.node_section import DEFAULT_MASTER as DEFAULT_MASTER
-from moonpool.core.node_section import DIR, MASTER, PERSIST, directory_of
+from moonpool.core.node_section import DIR, MASTER, PERSIST, check_host_id, directory_of
 from moonpool.core.node_section import NodeConfig as NodeConfig
 from moonpool.core.node_section import default_directory as default_directory
 from moonpool.core.open_door import refuse_open_door
@@ -78,9 +78,11 @@ class ClientConfig(TlsSection, frozen=True, kw_only=True):
             "it compares nodes, too ('numa=0')."
         ),
     ] = {}
+    host_id: Annotated[str, HOST_ID] = ""
 
     def check(self) -> None:
         super().check()
+        check_host_id(self.SECTION, self.host_id)
         check_master(self.master)
 
 

@@ -61,11 +61,11 @@ class AsyncShell:
         self.config = config
         self.clock = SystemClock()
         self._tls = client_context(config)
-        self.opener = PortOpener(config.token, config.shared_memory, self._tls)
+        self.opener = PortOpener(config.token, config.shared_memory, self._tls, config.host_id)
         self.leader = LeaderFinder(config.master, self._led_by)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.state = ClientState(
-            host_id(),
+            host_id(config.host_id),
             self.opener.open,
             cache_entries_max=config.cache_entries_max,
             hedge_ms=config.hedge_ms,
@@ -100,6 +100,7 @@ class AsyncShell:
                         f"client-{os.getpid()}",
                         timeout_s=timeout_s,
                         tls=self._tls,
+                        host=self.config.host_id,
                     )
                 except TransferError:
                     self.leader.wrong(address)

@@ -38,9 +38,9 @@ Encode = Callable[[m.Message, int, int, int], bytes]
 """Message, number, time left in ms, version."""
 
 
-def _handshake(token: str, role: Role, name: str) -> ClientHandshake:
-    nonce = os.urandom(NONCE_BYTES)
-    return ClientHandshake(token, role, name, moonpool.__version__, nonce, host_id(), m.VERSIONS)
+def _handshake(token: str, role: Role, name: str, host: str) -> ClientHandshake:
+    nonce, release = os.urandom(NONCE_BYTES), moonpool.__version__
+    return ClientHandshake(token, role, name, release, nonce, host_id(host), m.VERSIONS)
 
 
 def decode_message(frame: Frame, version: int = m.PROTOCOL_VERSION) -> m.Envelope:
@@ -86,34 +86,38 @@ class BlockingLink:
         role: Role = "client",
         clock: Clock | None = None,
         tls: ssl.SSLContext | None = None,
+        host: str = "",
     ) -> None:
-        """Connects and proves the token. Raises Unreachable, Refused, ProtocolMismatch, ..."""
+        """Connects and proves the token; `host`: the one to count as, if not this machine.
+        Raises Unreachable, Refused, ProtocolMismatch, ..."""
         self._clock = clock or SystemClock()
         self._next = 1
         self.address = address
         self.version = m.PROTOCOL_VERSION  # of messages, as agreed
         self.encode: Encode = m.encode
         self.over: Literal["tcp", "unix"] = "tcp"
-        host, port, _ = parse_address(address)
+        where, port, _ = parse_address(address)
         left = min(CONNECT_S, deadline.check(self._clock.monotonic(), f"connect to {address}"))
         try:
-            sock = socket.create_connection((host, port), timeout=left)
+            sock = socket.create_connection((where, port), timeout=left)
         except OSError as error:
             raise Unreachable(
                 f"no master at {address} ({error}); is it running? moonpool up starts one"
             ) from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
-            sock = encrypted(sock, tls, host, f"the master at {address}")
+            sock = encrypted(sock, tls, where, f"the master at {address}")
         try:
-            self._stream, welcome = self._shaken(sock, _handshake(token, role, name), deadline)
+            self._stream, welcome = self._shaken(
+                sock, _handshake(token, role, name, host), deadline
+            )
         except Unreachable as error:
             if tls is None:
                 raise
             raise _closed_at_the_door(address) from error
         if welcome.unix and welcome.name == "master":
             try:
-                shorter = self._by_unix(welcome, _handshake(token, role, name), deadline)
+                shorter = self._by_unix(welcome, _handshake(token, role, name, host), deadline)
             except BaseException:
                 self._stream.close()
                 raise
@@ -230,17 +234,18 @@ class AsyncLink(asyncio.Protocol):
         on_push: Callable[[m.Message], None] | None = None,
         timeout_s: float = CONNECT_S,
         tls: ssl.SSLContext | None = None,
+        host: str = "",
     ) -> AsyncLink:
         """Raises Unreachable, Refused, ProtocolMismatch, DeadlineExceeded."""
-        host, port, _ = parse_address(address)
+        where, port, _ = parse_address(address)
         loop = asyncio.get_running_loop()
-        link = cls(_handshake(token, role, name), on_push)
+        link = cls(_handshake(token, role, name, host), on_push)
         link.address = address
         try:
             async with asyncio.timeout(timeout_s):
-                name_checked = host if tls is not None else None
+                name_checked = where if tls is not None else None
                 await loop.create_connection(
-                    lambda: link, host, port, ssl=tls, server_hostname=name_checked
+                    lambda: link, where, port, ssl=tls, server_hostname=name_checked
                 )
                 try:
                     await link.ready

@@ -85,7 +85,7 @@ class NodeServer:
         self.machine = NodeMachine(self.agent, endpoint, config.heartbeat_ms / 1000)
         self._follower = self.follower(self.agent, self.machine)
         self.tiers = self._open_tiers()
-        self._opener = PortOpener(config.token, tls=self._tls)
+        self._opener = PortOpener(config.token, tls=self._tls, host=config.host_id)
         self._fetches: set[asyncio.Task[None]] = set()
         self.mounts = Mounts(self)
         self._control = NodeControl(self.mounts, config.directory / f"{self.name}{CONTROL_SUFFIX}")
@@ -140,7 +140,7 @@ class NodeServer:
             segment=0,
             incarnation=agent.incarnation,
             node=self.name,
-            host_id=host_id(),
+            host_id=host_id(self.config.host_id),
             tcp=self.tcp,
             unix=str(self._socket),
             path=str(path),

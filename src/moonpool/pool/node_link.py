@@ -83,7 +83,9 @@ class Follower:
             inbox.put_nowait(message)
 
         link = await AsyncLink.connect(
-            address, self._config.token, self._name, "node", take, tls=self._tls
+            *(address, self._config.token, self._name, "node", take),
+            tls=self._tls,
+            host=self._config.host_id,
         )
         number, self._next_link = self._next_link, self._next_link + 1
         self._links[number], self._due[number] = link, asyncio.Event()

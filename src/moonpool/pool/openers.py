@@ -29,9 +29,15 @@ class PortOpener:
     """Owns the process's native endpoint for outgoing connections; made on first use."""
 
     def __init__(
-        self, token: str, shared_memory: bool = True, tls: ssl.SSLContext | None = None
+        self,
+        token: str,
+        shared_memory: bool = True,
+        tls: ssl.SSLContext | None = None,
+        host: str = "",
     ) -> None:
-        """`tls`: how other hosts' endpoints are reached; None: without TLS."""
+        """`tls`: how other hosts' endpoints are reached; None: without TLS. `host`: the one to
+        count as, if not this machine."""
+        self._host_id = host_id(host)
         self._token = token.encode()
         self._tls = tls
         self._tunnels: Tunnels | None = None
@@ -59,11 +65,10 @@ class PortOpener:
                     raise
         return TcpPort(self._connector(endpoint.tcp), endpoint.incarnation, endpoint.node)
 
-    @staticmethod
-    def can_map(endpoint: SegmentEndpoint) -> bool:
+    def can_map(self, endpoint: SegmentEndpoint) -> bool:
         """Worth a try: same host and user, and the file is there (containers may not share it)."""
         return (
-            endpoint.host_id == host_id()
+            endpoint.host_id == self._host_id
             and endpoint.uid == os.getuid()
             and bool(endpoint.path)
             and os.path.exists(endpoint.path)

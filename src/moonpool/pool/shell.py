@@ -56,11 +56,11 @@ class BlockingShell:
         self.config = config
         self.clock = clock or SystemClock()
         self._tls = client_context(config)
-        self.opener = PortOpener(config.token, config.shared_memory, self._tls)
+        self.opener = PortOpener(config.token, config.shared_memory, self._tls, config.host_id)
         self.leader = LeaderFinder(config.master, self._led_by, self.clock)
         self._open: set[BlockingLink] = set()
         self.state = ClientState(
-            host_id(),
+            host_id(config.host_id),
             self.opener.open,
             cache_entries_max=config.cache_entries_max,
             hedge_ms=config.hedge_ms,
@@ -146,7 +146,11 @@ class BlockingShell:
             left = deadline.check(self.now(), f"connect to {address}")
             attempt = Deadline.after(self.now(), min(CONNECT_S, left))
         try:
-            link = BlockingLink(address, self.config.token, name, attempt, tls=self._tls)
+            link = BlockingLink(
+                *(address, self.config.token, name, attempt),
+                tls=self._tls,
+                host=self.config.host_id,
+            )
         except TransferError:
             self.leader.wrong(address)
             raise

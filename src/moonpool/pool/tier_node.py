@@ -47,7 +47,7 @@ class TierNode:
         self._config = config
         self._name = name
         self._clock = clock
-        self._opener = PortOpener(config.token, tls=client_context(config))
+        self._opener = PortOpener(config.token, tls=client_context(config), host=config.host_id)
         tenants = load_tenants(config.tenants, config.token)
         self._tenants = tenants.tokens if tenants is not None else {}
         self._thread = threading.Thread(target=self._run, name="moonpool-tier-node", daemon=True)
@@ -117,7 +117,7 @@ class TierNode:
             segment=0,
             incarnation=self.agent.incarnation,
             node=self._name,
-            host_id=host_id(),
+            host_id=host_id(self._config.host_id),
             tcp=self.tcp,
             trust_domain=self._config.tenant.encode(),
             capacity_bytes=self.agent.capacity_bytes,
