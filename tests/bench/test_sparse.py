@@ -7,9 +7,10 @@ from moonpool.bench.runner import Settings, rows_of
 from moonpool.bench.sparse_parts import Trace, is_stamped, stamped
 from moonpool.bench.sparse_traces import WARM_STEPS, RecordedSteps
 from moonpool.sparse import SparseLayout
+from moonpool.sparse.model.observed import observations
 from moonpool.sparse.traces import packaged_trace
 
-COSTS = ("touch_ns", "call_us", "position_ns")
+COSTS = ("touch_ns", "private_touch_ns", "call_us", "position_ns")
 
 
 def test_every_case_checks_its_rows() -> None:
@@ -24,6 +25,7 @@ def test_every_case_checks_its_rows() -> None:
             assert resident["step_bytes"] == 2 * 512 * size
             assert float(str(resident["first_step_ratio"])) > 0
             assert f"4096-{size}-{transport}-fetched" in rows
+            assert float(str(resident["full_fastest_s"])) <= float(str(resident["full_s"]))
             beside = rows[f"4096-{size}-{transport}-pipelined"]
             assert beside["ceiling"] == pytest.approx(1 + size / 132, rel=1e-3)
             steady = rows[f"4096-{size}-{transport}-steady-1024"]
@@ -33,6 +35,8 @@ def test_every_case_checks_its_rows() -> None:
             assert set(COSTS) <= set(rows[f"4096-{size}-machine-costs"])
             hint = rows[f"4096-{size}-{transport}-hint-recall"]
             assert 0 < float(str(hint["hint_recall"])) < 1
+    # The model finds what was measured beside each time: five and more for each size and transport.
+    assert len(observations(found[1:])) == 2 * 2 * 5
     trace = rows["trace"]
     assert trace["tokens"] == 1024 and trace["top_k"] == 16
     for transport in ("shm", "tcp"):

@@ -28,7 +28,8 @@ def test_every_figure_says_simulated(measured: Path) -> None:
         assert f"what-if-{name}" in cases
     assert cases["validation-shm"]["within"] is True
     assert cases["validation-tcp"]["predicted"] == 20
-    assert cases["validation-131072-656-shm-resident-step_s"]["error"] == pytest.approx(0, abs=1e-6)
+    assert cases["validation-tcp-medians"]["predicted_within"] == 20
+    assert cases["validation-131072-656-shm-resident-step"]["error"] == pytest.approx(0, abs=1e-6)
     for tokens in (32768, 65536, 131072):
         assert "published" in cases[f"held-out-{tokens}: largest throughput gain"]
 

@@ -10,11 +10,11 @@ these are times of moving rows.
 
 from __future__ import annotations
 
-import statistics
+import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -22,20 +22,23 @@ from moonpool.bench import sparse_decoder
 from moonpool.bench.runner import Row, Settings, make_row
 from moonpool.bench.sparse_beside import (
     THREADS,
+    UNION,
     Places,
     first_steps_beside,
     first_steps_shared,
+    gathers_together,
     keys_ahead,
 )
 from moonpool.bench.sparse_costs import costs
+from moonpool.bench.sparse_limits import Memcpy, PlainProgram
 from moonpool.bench.sparse_parts import (
     KEY,
     U8,
     U32,
+    Laps,
     Trace,
     is_stamped,
     layers_that_fit,
-    plain_read_s,
     segment_file,
     stored_prefix,
 )
@@ -51,7 +54,6 @@ from moonpool.sparse import (
     PrefixStore,
     SparseLayout,
     SparseReader,
-    gather_union,
     local_bytes,
     local_source,
 )
@@ -63,17 +65,7 @@ SIZES: Final = (131072, 65536, 16384)
 BUFFERS: Final = (1, 2, 3, 4)  # in units of k
 STEPS: Final = 12
 READERS: Final = (1, 2, 4)
-UNION: Final = 4
-UNION_LAYERS: Final = 8
 _STEPS_A_ROUND: Final = 5  # first steps; one full fetch takes far longer
-
-
-class Full(NamedTuple):
-    """Medians of one transport, in seconds: rows whole, the machine's limit, all index keys."""
-
-    full_s: float
-    limit_s: float
-    keys_s: float
 
 
 def rows(settings: Settings) -> Iterator[Row]:
@@ -107,7 +99,6 @@ class _Sparse:
         self._tokens = tokens
         self._cluster = cluster
         self._segment = segment_file(folder)
-        self._mapped: U8 | None = None
         self._pools = {"shm": near, "tcp": far}
         self._top_k = min(TOP_K, tokens // 8)
         # Touched before any clock runs.
@@ -120,11 +111,16 @@ class _Sparse:
 
     def rows(self) -> Iterator[Row]:
         for transport in ("shm", "tcp"):
-            with PrefixStore(self._pools[transport], self._layout).reader(KEY, transport) as reader:
-                full = self._full(transport, reader)
+            with contextlib.ExitStack() as open_now:
+                store = PrefixStore(self._pools[transport], self._layout)
+                reader = open_now.enter_context(store.reader(KEY, transport))
+                limit: Memcpy | PlainProgram = Memcpy(self._segment)
+                if transport == "tcp":
+                    limit = open_now.enter_context(PlainProgram(self._segment))
+                first = list(self._first_steps(transport, reader, limit))
                 if transport == "shm":  # after every page of the mapping was touched
                     yield self._costs(reader)
-                yield from self._first_steps(transport, reader, full)
+                yield from first
                 yield from self._two_threads(transport, reader)
                 for times in BUFFERS if self._full_matrix or self._tokens == SIZES[0] else (2,):
                     published = Trace(self._layout.layers, self._tokens, self._top_k)
@@ -134,83 +130,75 @@ class _Sparse:
                 for name, recorded in self._recorded().items():
                     figures = hint_figures(reader, recorded, self._keys, self._rounds)
                     yield self._row(f"{transport}-hint-{name}", figures)
-                yield self._union(transport, reader)
+                figures = gathers_together(reader, self._rows[0], self._random, self._rounds)
+                yield self._row(f"{transport}-union-{UNION}", figures)
                 if transport == "tcp":
                     yield self._row("tcp-keys-ahead", keys_ahead(reader, self._keys))
         if self._full_matrix or self._tokens == SIZES[0]:
             for count in READERS:
                 yield self._readers(count)
 
-    def _full(self, transport: str, reader: SparseReader) -> Full:
-        """Everything once a round; the last round's bytes are checked."""
-        found: dict[str, list[float]] = {"full": [], "limit": [], "keys": []}
+    def _first_steps(
+        self, transport: str, reader: SparseReader, limit: Memcpy | PlainProgram
+    ) -> Iterator[Row]:
+        """Everything whole, then some first steps, in turns: the machine's speed changes meanwhile.
+        What arrives is checked outside the clock."""
+        here = self._here()
+        laps = Laps()
+        ok = True
         # A short prefix is fetched in the time of a tick of somebody else's: more often, then.
-        for _ in range(self._rounds * max(1, min(8, SIZES[0] // self._tokens))):
-            found["full"].append(_timed(lambda: self._read_whole(reader)))
-            if not self._whole_is_right():
-                raise AssertionError("the full fetch brought other rows")
-            found["keys"].append(_timed(lambda: self._read_keys(reader)))
+        often = max(2, min(8, SIZES[0] // self._tokens))
+        self._read_keys(reader)  # touched before any clock runs
+        self._read_whole(reader)
+        for _ in range(self._rounds * often):
+            laps.time("limit", lambda: limit.read(self._private))
+            laps.time("keys", lambda: self._read_keys(reader))
             if not all((keys == n % 251).all() for n, keys in enumerate(self._keys)):
                 raise AssertionError("the index keys are others")
-            limit = self._memcpy_s() if transport == "shm" else self._plain_s()
-            found["limit"].append(limit)
-        self._read_whole(reader)  # private memory holds the rows again
-        return Full(*(statistics.median(found[name]) for name in ("full", "limit", "keys")))
-
-    def _first_steps(self, transport: str, reader: SparseReader, full: Full) -> Iterator[Row]:
-        steps: list[float] = []
-        frames: list[float] = []
-        private: list[float] = []
-        here = SparseReader(local_source(self._layout, self._private))
-        ok = True
-        for _ in range(self._rounds * _STEPS_A_ROUND):
-            wanted = self._wanted()
-            for source, times in ((reader, steps), (here, private)):
-                seconds, right = self._step(source, wanted)
-                times.append(seconds)
-                ok = ok and right
-            frames.append(_timed(lambda w=wanted: self._one_call(reader, w)))  # type: ignore[misc]
-            ok = ok and self._rows_are_right(wanted)
-        step, frame, own = (statistics.median(times) for times in (steps, frames, private))
-        row_bytes = self._layout.layers * self._tokens * self._layout.entry_bytes
-        shared = {
-            "full_bytes": row_bytes,
-            "step_bytes": self._layout.layers * self._top_k * self._layout.entry_bytes,
-            "full_s": full.full_s,
+            laps.time("full", lambda: self._read_whole(reader))  # private memory holds rows again
+            if not self._whole_is_right():
+                raise AssertionError("the full fetch brought other rows")
+            for _ in range(max(1, _STEPS_A_ROUND // often)):
+                wanted = self._wanted()
+                for source, name in ((reader, "step"), (here, "private_step")):
+                    seconds, right = self._step(source, wanted)
+                    laps.add(name, seconds)
+                    ok = ok and right
+                laps.time("step_one_call", lambda w=wanted: self._one_call(reader, w))  # type: ignore[misc]
+                ok = ok and self._rows_are_right(wanted)
+        full, keys, step = (laps.median(name) for name in ("full", "keys", "step"))
+        shared: Row = {
+            "full_bytes": self._private.nbytes,
+            "step_bytes": self._rows.nbytes,
             "limit": "memcpy" if transport == "shm" else "plain TCP",
-            "limit_s": full.limit_s,
-            "full_of_limit": full.limit_s / full.full_s,
-            "step_s": step,
-            "step_p99_s": float(np.percentile(steps, 99)),
-            "step_one_call_s": frame,
-            "private_step_s": own,
+            "full_of_limit": laps.median("limit") / full,
+            "step_p99_s": laps.percentile("step", 99),
             # What on-demand costs a lone request at every later step, without a hot buffer.
-            "batch1_step_ratio": step / own,
+            "batch1_step_ratio": step / laps.median("private_step"),
+            **laps.figures("full", "limit", "step", "step_one_call", "private_step"),
             "ok": ok,
         }
         yield self._row(
             f"{transport}-resident",
             {
-                "first_step_ratio": full.full_s / step,
-                "first_step_ratio_one_call": full.full_s / frame,
+                "first_step_ratio": full / step,
+                "first_step_ratio_one_call": full / laps.median("step_one_call"),
                 **shared,
             },
         )
-        with_keys = (full.full_s + full.keys_s) / (step + full.keys_s)
-        ceiling = 1 + self._layout.entry_bytes / self._layout.index_bytes
         yield self._row(
             f"{transport}-fetched",
             {
-                "first_step_ratio": with_keys,
-                "ceiling": ceiling,
-                "keys_s": full.keys_s,
+                "first_step_ratio": (full + keys) / (step + keys),
+                "ceiling": 1 + self._layout.entry_bytes / self._layout.index_bytes,
                 "keys_bytes": self._keys.nbytes,
+                **laps.figures("keys"),
                 **shared,
             },
         )
 
     def _two_threads(self, transport: str, reader: SparseReader) -> Iterator[Row]:
-        here = SparseReader(local_source(self._layout, self._private))
+        here = self._here()
         places = Places(self._keys, self._private, self._rows[0])
         figures = first_steps_beside(reader, here, places, self._wanted, self._rounds)
         yield self._row(f"{transport}-pipelined", figures)
@@ -219,7 +207,11 @@ class _Sparse:
             yield self._row(f"{transport}-threads-{THREADS}", figures)
 
     def _costs(self, near: SparseReader) -> Row:
-        return self._row("machine-costs", costs(near, self._pools["tcp"]))
+        return self._row("machine-costs", costs(near, self._here(), self._pools["tcp"]))
+
+    def _here(self) -> SparseReader:
+        """Of the same rows in private memory."""
+        return SparseReader(local_source(self._layout, self._private))
 
     def _recorded(self) -> dict[str, RecordedSteps]:
         return recorded_steps(self._layout.layers, self._tokens, self._top_k)
@@ -236,25 +228,24 @@ class _Sparse:
         layers, top_k = self._layout.layers, trace.top_k
         rows = min(times * top_k, self._tokens)
         hot = HotBuffer(self._layout, rows)
-        here = SparseReader(local_source(self._layout, self._private))
+        here = self._here()
         hot.prefetch(reader, trace.recent(rows))
         start = hot.counters
         numbers, counts = np.arange(layers), np.full(layers, top_k)
-        steps, private, ok = [], [], True
+        laps, ok = Laps(), True
         for _ in range(STEPS):
             wanted = trace.step()
             column = np.concatenate(wanted)
             begin = time.perf_counter()
             found = hot.resolve_layers(reader, numbers, counts, column)
-            steps.append(time.perf_counter() - begin)
+            laps.add("step", time.perf_counter() - begin)
             for layer in range(layers):
                 slots = found.slots[layer * top_k : (layer + 1) * top_k]
                 got = hot.rows[layer][slots]
                 ok = ok and is_stamped(self._layout, layer, wanted[layer], got)
             seconds, right = self._step(here, wanted)
-            private.append(seconds)
+            laps.add("private_step", seconds)
             ok = ok and right
-        step, own = statistics.median(steps), statistics.median(private)
         asked = hot.counters.rows - start.rows
         fetched = hot.counters.fetched - start.fetched
         formula = local_bytes(self._layout, rows, self._tokens)
@@ -265,10 +256,9 @@ class _Sparse:
                 "trace": name or "published",
                 "top_k": top_k,
                 "buffer_rows": rows,
-                "step_s": step,
-                "step_p99_s": float(np.percentile(steps, 99)),
-                "private_step_s": own,
-                "steady_ratio": step / own,
+                **laps.figures("step", "private_step"),
+                "step_p99_s": laps.percentile("step", 99),
+                "steady_ratio": laps.median("step") / laps.median("private_step"),
                 "miss_ratio": fetched / asked,
                 "pool_bytes_a_step": fetched * self._layout.entry_bytes / STEPS,
                 "local_bytes": held,
@@ -277,37 +267,6 @@ class _Sparse:
                 "ok": ok and held == formula,
             },
         )
-
-    def _union(self, transport: str, reader: SparseReader) -> Row:
-        """Requests that share the prefix, each choosing half of the same 2k tokens: apart, and as
-        one gather of the rows any of them wants."""
-        layers = min(UNION_LAYERS, self._layout.layers)
-        apart, together, lone, plain, ok = [], [], [], [], True
-        for _ in range(self._rounds):
-            common = self._random.choice(self._tokens, min(2 * self._top_k, self._tokens), False)
-            wanted = [self._random.permutation(common)[: self._top_k] for _ in range(UNION)]
-            begin = time.perf_counter()
-            for layer in range(layers):
-                for positions in wanted:
-                    reader.gather(layer, positions, self._rows[0])
-            middle = time.perf_counter()
-            unions = [gather_union(reader, layer, wanted) for layer in range(layers)]
-            together.append(time.perf_counter() - middle)
-            apart.append(middle - begin)
-            lone.append(_timed(lambda own=wanted[:1]: gather_union(reader, 0, own)))  # type: ignore[misc]
-            plain.append(_timed(lambda p=wanted[0]: reader.gather(0, p, self._rows[0])))  # type: ignore[misc]
-            for layer, union in enumerate(unions):
-                pairs = zip(wanted, union.at, strict=True)
-                ok = ok and all(
-                    is_stamped(self._layout, layer, positions, union.rows[at])
-                    for positions, at in pairs
-                )
-        one, other = statistics.median(together), statistics.median(apart)
-        figures: Row = {"requests": UNION, "apart_s": other, "union_s": one}
-        figures |= {"union_gain": other / one, "rows_ratio": unions[0].asked / unions[0].moved}
-        # What the union costs a request that is alone.
-        figures["batch1_step_ratio"] = statistics.median(lone) / statistics.median(plain)
-        return self._row(f"{transport}-union-{UNION}", {**figures, "ok": ok})
 
     def _readers(self, count: int) -> Row:
         """So many processes gather at the same time, each its own rows."""
@@ -341,18 +300,6 @@ class _Sparse:
         numbers, counts = np.arange(len(wanted)), np.full(len(wanted), self._top_k)
         reader.gather_layers(numbers, counts, np.concatenate(wanted), self._rows)
 
-    def _memcpy_s(self) -> float:
-        """As many bytes of the pool's memory, in order, to the same destination."""
-        if self._mapped is None:
-            self._mapped = np.memmap(self._segment, np.uint8, "r")
-            self._mapped[::4096].max()
-        flat, memory = self._private.reshape(-1), self._mapped
-        begin = len(memory) - len(flat)  # past the segment's tables
-        return _timed(lambda: np.copyto(flat, memory[begin:]))
-
-    def _plain_s(self) -> float:
-        return plain_read_s(self._segment, self._private)
-
     # --- checks -----------------------------------------------------------------------------------
 
     def _wanted(self) -> list[U32]:
@@ -384,9 +331,3 @@ class _Sparse:
         name = f"{self._tokens}-{self._layout.entry_bytes}-{case}"
         facts = {"layers": self._layout.layers, "top_k": self._top_k}
         return make_row(BENCH, name, self._rounds, {**facts, **figures})
-
-
-def _timed(call: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin

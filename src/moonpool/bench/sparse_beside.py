@@ -1,7 +1,8 @@
-"""What a first step gains from a second thread, for the sparse bench.
+"""What a first step gains from a second thread, and requests from each other, for the sparse
+bench.
 
-The full fetch always gets the same. Either keys come beside the step: the full fetch brings a
-layer's rows and keys while the layer before is gathered from local memory, as on-demand brings a
+The full fetch always gets the same threads. Either keys come beside the step: the full fetch brings
+a layer's rows and keys while the layer before is gathered from local memory, as on-demand brings a
 layer's keys while the layer before is gathered from the pool. Or each gather and copy is split
 between both threads.
 """
@@ -19,11 +20,13 @@ import numpy as np
 
 from moonpool.bench.runner import Row
 from moonpool.bench.sparse_parts import U8, U32, is_stamped
-from moonpool.sparse import SparseReader
+from moonpool.sparse import SparseReader, gather_union
 from moonpool.sparse.indexers import DsaIndexer, DsaQuery
 
 LAYERS: Final = 4
 HEADS: Final = 16
+UNION: Final = 4
+UNION_LAYERS: Final = 8
 THREADS: Final = 2
 AHEAD: Final = 2
 """Layers asked for before they are used, on both sides (as `load_index(ahead=True)`)."""
@@ -167,6 +170,50 @@ def keys_ahead(reader: SparseReader, keys: U8) -> Row:
         "one_after_other_s": after,
         "ahead_s": beside,
         "ahead_gain": after / beside,
+        "ok": ok,
+    }
+
+
+def gathers_together(
+    reader: SparseReader, room: U8, random: np.random.Generator, rounds: int
+) -> Row:
+    """UNION requests that share the prefix, each choosing half of the same 2k tokens: apart, and as
+    one gather of the rows any of them wants. `room` is memory for k rows."""
+    top_k, tokens = len(room), reader.length
+    layers = range(min(UNION_LAYERS, reader.layout.layers))
+    laps: tuple[list[float], ...] = ([], [], [], [])
+    ok = True
+    for _ in range(rounds):
+        common = random.choice(tokens, min(2 * top_k, tokens), False)
+        wanted = [random.permutation(common)[:top_k] for _ in range(UNION)]
+        marks = [time.perf_counter()]
+        for layer in layers:
+            for positions in wanted:
+                reader.gather(layer, positions, room)
+        marks.append(time.perf_counter())
+        unions = [gather_union(reader, layer, wanted) for layer in layers]
+        marks.append(time.perf_counter())
+        gather_union(reader, 0, wanted[:1])
+        marks.append(time.perf_counter())
+        reader.gather(0, wanted[0], room)
+        marks.append(time.perf_counter())
+        for times, begin, end in zip(laps, marks, marks[1:], strict=False):
+            times.append(end - begin)
+        for layer, union in enumerate(unions):
+            pairs = zip(wanted, union.at, strict=True)
+            ok = ok and all(
+                is_stamped(reader.layout, layer, positions, union.rows[at])
+                for positions, at in pairs
+            )
+    apart, together, lone, plain = (statistics.median(times) for times in laps)
+    return {
+        "requests": UNION,
+        "apart_s": apart,
+        "union_s": together,
+        "union_gain": apart / together,
+        "rows_ratio": unions[0].asked / unions[0].moved,
+        # What the union costs a request that is alone.
+        "batch1_step_ratio": lone / plain,
         "ok": ok,
     }
 

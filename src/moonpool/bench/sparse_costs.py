@@ -1,10 +1,12 @@
 """What the performance model must not fit: costs of a machine, each measured on its own.
 
-    touch_ns      one cache line somewhere in a layer of the prefix: it grows with what is scattered
-                  over, since fewer page-table entries and lines are in the caches
-    position_ns   a position named over TCP: put into a frame, sent, looked at by the node. Rows of
-                  8 bytes, so that their own bytes count for little
-    call_us       a call over TCP that names a row of every object
+    touch_ns          one cache line somewhere in a layer of the prefix: it grows with what is
+                      scattered over, since fewer page-table entries and lines are in the caches
+    private_touch_ns  the same in private memory, which lies in large pages where there are any:
+                      what it takes less, finding the page took
+    position_ns       a position named over TCP: put into a frame, sent, looked at by the node. Rows
+                      of 8 bytes, so that their own bytes count for little
+    call_us           a call over TCP that names a row of every object
 
 None of these moves a row or a key of the bench's own cases.
 """
@@ -30,11 +32,31 @@ from moonpool.sparse.stored_format import Manifest, unit_keys
 LINE: Final = 64
 TINY_ROW: Final = 8
 LAPS: Final = 9
-_LINES: Final = 4096
+_LINES: Final = 2048  # as many as rows of a step
+_TOUCH_LAPS: Final = 60
 
 
-def touch_s(reader: SparseReader) -> float:
-    """Seconds for one line at random in a layer of a prefix that is read in place."""
+def touch_s(*readers: SparseReader) -> list[float]:
+    """Seconds for one line at random in a layer of a prefix that is read in place, for each of
+    these readers, in turns."""
+    random = np.random.default_rng(5)
+    out = np.ones(_LINES * LINE, np.uint8)
+    size = np.array([_LINES], np.uint32)
+    tables = [_lines_of(reader) for reader in readers]
+    laps: list[list[float]] = [[] for _ in readers]
+    for lap in range(_TOUCH_LAPS):
+        for (table, lines, layers), times in zip(tables, laps, strict=True):
+            at = random.integers(0, lines, _LINES).astype(np.uint32)
+            layer = np.array([lap % layers], np.uint32)
+            begin = time.perf_counter()
+            told = table.gather(layer, size, at, out)
+            times.append(time.perf_counter() - begin)
+            check_told(*told)
+    return [statistics.median(times) / _LINES for times in laps]
+
+
+def _lines_of(reader: SparseReader) -> tuple[_core.RowTable, int, int]:
+    """The rows of a prefix as lines: their table, how many a layer has, how many layers."""
     source = reader.source
     assert isinstance(source, TableSource)
     units, layout = source.units, reader.layout
@@ -52,18 +74,7 @@ def touch_s(reader: SparseReader) -> float:
         units.offsets,
         units.strides,
     )
-    random = np.random.default_rng(5)
-    out = np.ones(_LINES * LINE, np.uint8)
-    size = np.array([_LINES], np.uint32)
-    laps = []
-    for lap in range(2 * LAPS):
-        at = random.integers(0, lines, _LINES).astype(np.uint32)
-        layer = np.array([lap % layout.layers], np.uint32)
-        begin = time.perf_counter()
-        told = table.gather(layer, size, at, out)
-        laps.append(time.perf_counter() - begin)
-        check_told(*told)
-    return statistics.median(laps) / _LINES
+    return table, lines, layout.layers
 
 
 def tcp_s(pool: Pool, manifest: Manifest) -> tuple[float, float]:
@@ -99,14 +110,17 @@ def tcp_s(pool: Pool, manifest: Manifest) -> tuple[float, float]:
     return call, max(0.0, all_of_them - call) / max(1, tokens - units)
 
 
-def costs(reader: SparseReader, far: Pool) -> Row:
-    """`reader` reads the bench's prefix in place, `far` asks for the same objects by TCP."""
+def costs(reader: SparseReader, here: SparseReader, far: Pool) -> Row:
+    """`reader` reads the bench's prefix in place, `here` as many rows of private memory, `far` asks
+    for the same objects by TCP."""
     source = reader.source
     assert isinstance(source, TableSource)
     manifest = Manifest(reader.layout, reader.length, source.units.unit_tokens)
     call, position = tcp_s(far, manifest)
+    in_place, private = touch_s(reader, here)
     return {
-        "touch_ns": touch_s(reader) * 1e9,
+        "touch_ns": in_place * 1e9,
+        "private_touch_ns": private * 1e9,
         "call_us": call * 1e6,
         "position_ns": position * 1e9,
         "ok": True,

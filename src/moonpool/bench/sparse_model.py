@@ -47,8 +47,11 @@ def rows(settings: Settings) -> Iterator[Row]:
             BENCH, f"constant-{constant.name}", 0, {**figures, "source": constant.source}
         )
     if settings.measured:
-        for validation in validate(measured_rows(Path(settings.measured)), settings.tokens):
+        measured = measured_rows(Path(settings.measured))
+        for validation in validate(measured, settings.tokens):
             yield from _validation(validation)
+        for validation in validate(measured, settings.tokens, "median"):
+            yield _row(f"validation-{validation.transport}-medians", _summed_up(validation))
     yield from _links()
     step = paper.calibrated_step()
     yield from _ablations(step)
@@ -80,22 +83,25 @@ def _validation(validation: Validation) -> Iterator[Row]:
         seen = one.observation
         figures = {"measured_s": seen.seconds, "model_s": one.seconds, "error": one.error}
         yield _row(f"validation-{seen.case}-{seen.figure}", figures)
-    link = validation.link
-    yield _row(
-        f"validation-{validation.transport}",
-        {
-            "calibrated_at_tokens": validation.tokens,
-            "predicted": len(validation.predicted),
-            "worst_error": validation.worst,
-            "error_max": ERROR_MAX,
-            "within": validation.worst <= ERROR_MAX,
-            "call_us": link.call_s * 1e6,
-            "row_ns": link.row_s * 1e9,
-            "resolve_ns": link.resolve_s * 1e9,
-            "gather_gb_per_s": link.gather_bytes_per_s / 1e9,
-            "bulk_gb_per_s": link.bulk_bytes_per_s / 1e9,
-        },
-    )
+    yield _row(f"validation-{validation.transport}", _summed_up(validation))
+
+
+def _summed_up(validation: Validation) -> Row:
+    fitted = validation.fitted
+    errors = [abs(one.error) for one in validation.predicted]
+    return {
+        "calibrated_at_tokens": validation.tokens,
+        "predicted": len(errors),
+        "predicted_within": sum(error <= ERROR_MAX for error in errors),
+        "worst_error": validation.worst,
+        "error_max": ERROR_MAX,
+        "within": validation.worst <= ERROR_MAX,
+        "call_us": fitted.call_s * 1e6,
+        "in_order": fitted.in_order,
+        "gathered": fitted.gathered,
+        "walked": fitted.walked,
+        "resolve_ns": fitted.resolve_s * 1e9,
+    }
 
 
 def _links() -> Iterator[Row]:

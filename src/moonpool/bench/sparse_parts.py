@@ -1,13 +1,11 @@
-"""What the sparse bench measures with: stamped prefixes, traces, and the plain program over TCP."""
+"""What the sparse bench measures with: stamped prefixes and traces."""
 
 from __future__ import annotations
 
 import contextlib
-import socket
-import subprocess
-import sys
+import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,10 +22,36 @@ U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
 KEY: Final = "bench/prefix"
 TIMEOUT_MS: Final = 300_000
-_CHUNK_BYTES: Final = 4 << 20
 # Of k rows a step, how many come from which depth of what was used last, in units of k: LRU buffers
 # of k, 2k and 4k rows then miss 30 %, 13.4 % and 6.7 %, as published (HiSparse, GLM-5.1).
 _DEPTHS: Final = ((0.0, 1.0, 0.700), (1.0, 2.0, 0.166), (2.0, 4.0, 0.067), (4.0, 1e9, 0.067))
+
+
+class Laps:
+    """Times of several things that are measured in turns, in seconds."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, list[float]] = {}
+
+    def add(self, name: str, seconds: float) -> None:
+        self._times.setdefault(name, []).append(seconds)
+
+    def time(self, name: str, call: Callable[[], object]) -> None:
+        begin = time.perf_counter()
+        call()
+        self.add(name, time.perf_counter() - begin)
+
+    def median(self, name: str) -> float:
+        return statistics.median(self._times[name])
+
+    def percentile(self, name: str, percent: float) -> float:
+        return float(np.percentile(self._times[name], percent))
+
+    def figures(self, *names: str) -> dict[str, float]:
+        """For each its median, NAME_s, and its fastest lap, NAME_fastest_s: what the machine does
+        while nobody else wants anything of it."""
+        medians = {f"{name}_s": self.median(name) for name in names}
+        return medians | {f"{name}_fastest_s": min(self._times[name]) for name in names}
 
 
 def memory_budget() -> int:
@@ -148,51 +172,7 @@ class Trace:
         return rows
 
 
-def plain_read_s(source: Path, destination: U8) -> float:
-    """Seconds that a plain program takes to read as many bytes over one TCP connection: a child
-    that maps `source` and sends it, and recv into the same destination."""
-    command = [sys.executable, "-m", "moonpool.bench.sparse_parts", str(source)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as child:
-        try:
-            assert child.stdout is not None
-            port = int(child.stdout.readline())
-            with socket.create_connection(("127.0.0.1", port)) as connection:
-                view = destination.reshape(-1).data
-                got = 0
-                start = time.perf_counter()
-                connection.sendall(len(view).to_bytes(8, "little"))
-                while got < len(view):
-                    room = view[got : got + _CHUNK_BYTES]
-                    came = connection.recv_into(room, 0, socket.MSG_WAITALL)
-                    if not came:
-                        raise ConnectionError(f"the plain program ended after {got} bytes")
-                    got += came
-                return time.perf_counter() - start
-        finally:
-            child.kill()
-
-
-def serve_plain(path: str) -> None:
-    """The plain program's other end: sends the file's bytes, once."""
-    memory = np.memmap(path, np.uint8, "r")
-    memory[::4096].max()  # mapped before the clock runs
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        print(server.getsockname()[1], flush=True)
-        connection, _ = server.accept()
-        with connection:
-            nbytes = int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "little")
-            view = memory.data
-            while nbytes > 0:
-                part = view[: min(nbytes, len(view))]
-                connection.sendall(part)
-                nbytes -= len(part)
-
-
 def segment_file(folder: Path) -> Path:
     """The node's segment: the largest file below its folder."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return max(files, key=lambda path: path.stat().st_size)
-
-
-if __name__ == "__main__":
-    serve_plain(sys.argv[1])

@@ -3,8 +3,8 @@
     bulk     calls * call_s + bytes / bulk_bytes_per_s
     gather   calls * call_s + rows * row_s + bytes / gather_bytes_per_s
 
-The same formula stands for shared memory and TCP (`observed.py` takes their figures from rows of
-our own bench) and for links that we do not have (LINKS, from constants.py: simulated).
+LINKS are those that we do not have, from constants.py: simulated. What we have is measured, and
+held against a model of its own in `observed.py`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from moonpool.sparse.model import constants as c
 
 
 class Link(NamedTuple):
-    """`resolve_s` is a hot buffer's work for a row asked for, hit or miss."""
+    """Seconds of a call and of a row, bytes a second of rows and of what lies in order."""
 
     call_s: float
     row_s: float
     gather_bytes_per_s: float
     bulk_bytes_per_s: float
-    resolve_s: float = 0.0
 
 
 class Prefix(NamedTuple):

@@ -1,16 +1,26 @@
-"""The model against our own measurements: a link's figures from rows of one length, every other row
-predicted. Pure: rows are what `moonpool bench sparse --json` printed.
+"""The model against our own measurements: what on-demand costs beside what the machine can do, from
+rows of one length; every other row predicted. Pure: rows are what `moonpool bench sparse --json`
+printed.
 
-What each figure of a row costs, as a sum over a Link's five figures:
+Times are told in units of what was measured beside them, in turns, since a machine's speed changes
+by the minute: *in order*, bytes at the rate of `limit_s`, one memcpy or the plain program over TCP;
+*private*, `private_step_s`, the same rows gathered from private memory.
 
-    full_s           layers calls, all row bytes in bulk          keys_s   the same of keys
-    step_s           layers calls, top_k rows a layer gathered    step_one_call_s   one call
-    step_s (steady)  one call, every row resolved, the misses gathered
+                     in place                             over TCP
+    full_s, keys_s   calls, in order                      calls, in order, positions
+    step_s           private, walks                       calls, in order, packed, positions
+    one call         private, walks; layers - 1 calls     one call, in order, positions: packed
+                     less                                 while what is packed already is sent
+    steady           as one call of what is missed;       as one call of what is missed;
+                     every row resolved                   every row resolved
 
-Two costs are not fitted but taken from the bench's own measurements of them (rows `...-costs`,
-`bench/sparse_costs.py`), where there are any: a line touched at random, which grows with what is
-scattered over, for each row gathered; and over TCP a position put into a frame and looked at, for
-each row gathered or fetched whole, and each page of keys.
+    walks      finding pages: rows lie in pages of 4 KiB where private memory has large ones. The
+               bench touches lines of both on their own (rows `...-costs`, `bench/sparse_costs.py`);
+               the difference, times the pages that a row lies in
+    packed     by the node, before it sends: private and walks
+    positions  named over TCP: the bench measures one on its own, too
+
+Five figures are fitted, none of them to a length that is predicted: Fitted.
 """
 
 from __future__ import annotations
@@ -22,36 +32,55 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from moonpool.core.errors import BadInput
-from moonpool.sparse.model.links import Link
 
 KINDS: Final = ("resident", "fetched", "steady")
 COSTS: Final = "costs"
 _PAGE_TOKENS: Final = 64  # of the layout that the bench uses
+_PAGE_BYTES: Final = 4096
+_ENDS: Final = {"fastest": "_fastest_s", "median": "_s"}
 ERROR_MAX: Final = 0.20
 
 
+class Fitted(NamedTuple):
+    """Of one transport: seconds of a call; what bytes in order take of the machine's own time for
+    them; `gathered`, what packing takes of gathering (over TCP), `walked`, what finding pages takes
+    of what it takes alone (in place); `resolve_s`, a hot buffer's work for a row asked for, hit or
+    miss."""
+
+    call_s: float
+    in_order: float
+    gathered: float
+    walked: float
+    resolve_s: float
+
+
 class Observation(NamedTuple):
-    """One measured time and the work in it."""
+    """One measured time and the work in it; `..._s` but for `seconds` was measured beside it."""
 
     case: str
     figure: str
     transport: str
     tokens: int
     seconds: float
-    calls: float
-    rows: float
-    gather_bytes: float
-    bulk_bytes: float
-    resolved_rows: float
+    calls: float = 0.0
+    in_order_s: float = 0.0
+    gathered_s: float = 0.0
+    walks_s: float = 0.0
+    resolved_rows: float = 0.0
     known_s: float = 0.0
-    """Of it, what was measured on its own."""
+    """Of it, what is not fitted."""
+
+    @property
+    def work(self) -> tuple[float, float, float, float, float]:
+        """In the order of Fitted."""
+        return self.calls, self.in_order_s, self.gathered_s, self.walks_s, self.resolved_rows
 
 
 class Costs(NamedTuple):
     """What a `...-costs` row says of one length and size of rows, in seconds."""
 
-    touch_s: float = 0.0
-    position_s: float = 0.0
+    walk_s: float
+    position_s: float
 
 
 class Predicted(NamedTuple):
@@ -65,24 +94,37 @@ class Predicted(NamedTuple):
         return self.seconds / self.observation.seconds - 1
 
 
-def observations(rows: Iterable[Mapping[str, Any]]) -> list[Observation]:
-    """What rows of the sparse bench measured; other rows are passed over."""
+def observations(rows: Iterable[Mapping[str, Any]], laps: str = "fastest") -> list[Observation]:
+    """What rows of the sparse bench measured, of each time its `fastest` lap or the `median`; other
+    rows are passed over. Raises BadInput for rows without what was measured beside them."""
+    end = _ENDS[laps]
     found: dict[tuple[str, str], Observation] = {}
     kept = [(row, parts) for row in rows if (parts := _parts(row))]
-    costs = {
-        (int(parts[0]), int(parts[1])): Costs(row["touch_ns"] / 1e9, row["position_ns"] / 1e9)
-        for row, parts in kept
-        if parts[3] == COSTS
-    }
-    for row, parts in kept:
-        if parts[3] not in KINDS:
-            continue
-        tokens, row_bytes = int(parts[0]), int(parts[1])
-        known = costs.get((tokens, row_bytes), Costs())
-        if parts[2] != "tcp":
-            known = known._replace(position_s=0.0)
-        for seen in _of_row(row, tokens, row_bytes, parts[2], parts[3], known):
-            found[seen.case, seen.figure] = seen
+    costs: dict[tuple[str, str], Costs] = {}
+    whole: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+    try:
+        for row, parts in kept:
+            if parts[3] == COSTS:
+                walk_ns = max(0.0, row["touch_ns"] - row["private_touch_ns"])
+                costs[parts[0], parts[1]] = Costs(walk_ns / 1e9, row["position_ns"] / 1e9)
+            elif parts[3] == "resident":
+                whole[parts[0], parts[1], parts[2]] = row
+        for row, parts in kept:
+            if parts[3] not in KINDS:
+                continue
+            size = (parts[0], parts[1])
+            numbers = (int(parts[0]), int(parts[1]))
+            work = _Work(row, whole[*size, parts[2]], costs[size], end, *numbers)
+            of_row = work.in_place() if parts[2] == "shm" else work.over_tcp()
+            for figure, amounts in of_row.items():
+                case, seconds = str(row["case"]), work.time(figure)
+                seen = Observation(case, figure, parts[2], numbers[0], seconds, **amounts)
+                found[case, figure] = seen
+    except KeyError as error:
+        raise BadInput(
+            f"these rows lack {error.args[0]!r}, which the bench measures beside them: measure "
+            "them again"
+        ) from None
     return list(found.values())
 
 
@@ -92,28 +134,20 @@ def _parts(row: Mapping[str, Any]) -> list[str]:
     return parts if row.get("bench") == "sparse" and len(parts) >= 4 else []
 
 
-def calibrate(seen: Sequence[Observation]) -> Link:
+def calibrate(seen: Sequence[Observation]) -> Fitted:
     """The figures, none below zero, that fit best in relative error. Raises BadInput when nothing
-    was seen of rows or of bulk."""
-    if not seen or not any(o.gather_bytes for o in seen) or not any(o.bulk_bytes for o in seen):
-        raise BadInput("a calibration needs rows gathered and a whole prefix fetched")
-    work = np.array([_work(one) for one in seen])
+    was seen of bytes in order."""
+    if not any(one.in_order_s for one in seen):
+        raise BadInput("a calibration needs a whole prefix fetched")
+    work = np.array([one.work for one in seen])
     weights = np.array([1 / one.seconds for one in seen])
     left = np.array([1 - one.known_s / one.seconds for one in seen])
-    call_s, row_s, gather_s, bulk_s, resolve_s = _not_below_zero(work * weights[:, None], left)
-    return Link(call_s, row_s, _rate(gather_s), _rate(bulk_s), resolve_s)
+    return Fitted(*_not_below_zero(work * weights[:, None], left))
 
 
-def predict(link: Link, one: Observation) -> Predicted:
-    seconds = (
-        one.known_s
-        + one.calls * link.call_s
-        + one.rows * link.row_s
-        + one.gather_bytes / link.gather_bytes_per_s
-        + one.bulk_bytes / link.bulk_bytes_per_s
-        + one.resolved_rows * link.resolve_s
-    )
-    return Predicted(one, seconds)
+def predict(fitted: Fitted, one: Observation) -> Predicted:
+    parts = zip(one.work, fitted, strict=True)
+    return Predicted(one, one.known_s + sum(amount * figure for amount, figure in parts))
 
 
 class Validation(NamedTuple):
@@ -121,7 +155,7 @@ class Validation(NamedTuple):
 
     transport: str
     tokens: int
-    link: Link
+    fitted: Fitted
     predicted: list[Predicted]
 
     @property
@@ -129,10 +163,12 @@ class Validation(NamedTuple):
         return max(abs(one.error) for one in self.predicted)
 
 
-def validate(rows: Iterable[Mapping[str, Any]], calibrate_at: int = 0) -> list[Validation]:
+def validate(
+    rows: Iterable[Mapping[str, Any]], calibrate_at: int = 0, laps: str = "fastest"
+) -> list[Validation]:
     """Each transport of the rows. `calibrate_at` 0: the length in the middle. Raises BadInput for
     rows of less than two lengths."""
-    seen = observations(rows)
+    seen = observations(rows, laps)
     lengths = sorted({one.tokens for one in seen})
     if len(lengths) < 2:
         raise BadInput(
@@ -145,56 +181,91 @@ def validate(rows: Iterable[Mapping[str, Any]], calibrate_at: int = 0) -> list[V
     answer = []
     for transport in sorted({one.transport for one in seen}):
         own = [one for one in seen if one.transport == transport]
-        link = calibrate([one for one in own if one.tokens == at])
-        others = [predict(link, one) for one in own if one.tokens != at]
-        answer.append(Validation(transport, at, link, others))
+        fitted = calibrate([one for one in own if one.tokens == at])
+        others = [predict(fitted, one) for one in own if one.tokens != at]
+        answer.append(Validation(transport, at, fitted, others))
     return answer
 
 
-def _of_row(
-    row: Mapping[str, Any],
-    tokens: int,
-    row_bytes: int,
-    transport: str,
-    kind: str,
-    costs: Costs,
-) -> list[Observation]:
-    layers, step_rows = int(row["layers"]), int(row["layers"]) * int(row["top_k"])
-    step_bytes = step_rows * row_bytes
+class _Work(NamedTuple):
+    """What a row's times are made of. `whole` is the row of the same prefix and transport that
+    fetched all of it; `end` is how the names of the times end that are held against each other."""
 
-    gathered_s = costs.touch_s + costs.position_s
+    row: Mapping[str, Any]
+    whole: Mapping[str, Any]
+    costs: Costs
+    end: str
+    tokens: int
+    row_bytes: int
 
-    def seen(figure: str, **work: float) -> Observation:
-        names = ("calls", "rows", "gather_bytes", "bulk_bytes", "resolved_rows", "known_s")
-        amounts = [work.get(name, 0.0) for name in names]
-        case = str(row["case"])
-        return Observation(case, figure, transport, tokens, float(row[figure]), *amounts)
+    def in_place(self) -> dict[str, dict[str, float]]:
+        """Work by figure. A private step makes a call a layer, too, through the same reader."""
+        if self.kind == "fetched":
+            return {"keys": {"calls": self.layers, "in_order_s": self._in_order("keys_bytes")}}
+        part = self.part
+        step = {
+            "known_s": part * self.time("private_step"),
+            "walks_s": self._walks(part * self.asked),
+        }
+        in_one = {"calls": 1 - part * self.layers, **step}
+        if self.kind == "steady":
+            return {"step": {"resolved_rows": self.asked, **in_one}}
+        whole = {"calls": self.layers, "in_order_s": self._in_order("full_bytes")}
+        return {"full": whole, "step": step, "step_one_call": in_one}
 
-    def gathered(figure: str, rows: float, nbytes: float, **work: float) -> Observation:
-        return seen(figure, rows=rows, gather_bytes=nbytes, known_s=rows * gathered_s, **work)
+    def over_tcp(self) -> dict[str, dict[str, float]]:
+        if self.kind == "fetched":
+            return {"keys": self._sent("keys_bytes", self.layers, self.tokens / _PAGE_TOKENS)}
+        if self.kind == "steady":
+            missed = self.part * self.asked
+            step = self._sent("pool_bytes_a_step", 1, missed)
+            return {"step": {"resolved_rows": self.asked, **step}}
+        packed_s = self.time("private_step") + self._walks(self.asked)
+        top_k = self.asked / self.layers
+        return {
+            "full": self._sent("full_bytes", self.layers, self.tokens),
+            "step": {"gathered_s": packed_s, **self._sent("step_bytes", self.layers, top_k)},
+            "step_one_call": self._sent("step_bytes", 1, self.asked),
+        }
 
-    if kind == "resident":
-        whole_s = layers * tokens * costs.position_s
-        return [
-            seen("full_s", calls=layers, bulk_bytes=row["full_bytes"], known_s=whole_s),
-            gathered("step_s", step_rows, step_bytes, calls=layers),
-            gathered("step_one_call_s", step_rows, step_bytes, calls=1),
-        ]
-    if kind == "fetched":
-        keys_s = layers * tokens / _PAGE_TOKENS * costs.position_s
-        return [seen("keys_s", calls=layers, bulk_bytes=row["keys_bytes"], known_s=keys_s)]
-    missed_bytes = float(row["pool_bytes_a_step"])
-    return [
-        gathered("step_s", missed_bytes / row_bytes, missed_bytes, calls=1, resolved_rows=step_rows)
-    ]
+    def time(self, name: str) -> float:
+        return float(self.row[name + self.end])
 
+    @property
+    def kind(self) -> str:
+        return str(self.row["case"]).split("-")[3]
 
-def _work(one: Observation) -> tuple[float, float, float, float, float]:
-    return one.calls, one.rows, one.gather_bytes, one.bulk_bytes, one.resolved_rows
+    @property
+    def layers(self) -> int:
+        return int(self.row["layers"])
 
+    @property
+    def asked(self) -> float:
+        """Rows of a step."""
+        return float(self.layers * int(self.row["top_k"]))
 
-def _rate(seconds_a_byte: float) -> float:
-    return 1 / seconds_a_byte if seconds_a_byte > 0 else float("inf")
+    @property
+    def part(self) -> float:
+        """Of them, those that are not in a hot buffer."""
+        if self.kind != "steady":
+            return 1.0
+        return float(self.row["pool_bytes_a_step"]) / self.row_bytes / self.asked
+
+    def _walks(self, rows: float) -> float:
+        return rows * (1 + (self.row_bytes - 1) / _PAGE_BYTES) * self.costs.walk_s
+
+    def _in_order(self, nbytes: str) -> float:
+        """What the machine takes for so many bytes in order."""
+        part = float(self.row[nbytes]) / float(self.whole["full_bytes"])
+        return float(self.whole["limit" + self.end]) * part
+
+    def _sent(self, nbytes: str, calls: float, named: float) -> dict[str, float]:
+        """So many bytes in so many frames, each of which names so many positions."""
+        return {
+            "calls": calls,
+            "in_order_s": self._in_order(nbytes),
+            "known_s": calls * named * self.costs.position_s,
+        }
 
 
 def _not_below_zero(work: Any, target: Any) -> tuple[float, ...]:
