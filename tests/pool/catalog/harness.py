@@ -1,4 +1,4 @@
-"""A catalog with obedient agents: claims get slots, retired slots come back at once."""
+"""A catalog with obedient agents: claims get slots, retired and expired ones come back at once."""
 
 from __future__ import annotations
 
@@ -39,12 +39,20 @@ class Agent:
     free: list[int]
     generation: int = 1
     held: dict[int, int] = field(default_factory=dict)  # slot -> generation
+    claimed: dict[int, tuple[int, int]] = field(default_factory=dict)  # by attempt
 
-    def claim(self) -> tuple[int, int]:
+    def claim(self, attempt: int) -> tuple[int, int]:
         slot = self.free.pop()
         self.generation += 2
         self.held[slot] = self.generation
-        return slot, self.generation
+        self.claimed[attempt] = slot, self.generation
+        return self.claimed[attempt]
+
+    def expire(self, attempts: Sequence[int]) -> None:
+        """What was claimed for these counts nowhere."""
+        for attempt in attempts:
+            if attempt in self.claimed:
+                self.retire(*self.claimed.pop(attempt))
 
     def retire(self, slot: int, generation: int) -> None:
         if self.held.get(slot) == generation:
@@ -60,7 +68,6 @@ class Pool:
         self.agents: list[Agent] = []
         self.now = 0.0
         self.wall_ms = 1_000_000
-        self.expiries: list[Expiry] = []
 
     def add_segment(
         self, capacity: int, *, slots: int = 1024, node: str = "", host: str = "h0"
@@ -137,6 +144,10 @@ class Pool:
             for slot, generation in zip(one.slots.tolist(), one.generations.tolist(), strict=True):
                 self.agents[one.segment].retire(slot, generation)
 
+    def expire(self, expiries: Sequence[Expiry]) -> None:
+        for one in expiries:
+            self.agents[one.segment].expire(one.sequences.tolist())
+
     def sealed(self, admitted: Admitted, places: Sequence[int] | None = None) -> CommitRequest:
         """Claim and seal every promised replica of the granted keys."""
         if places is None:
@@ -146,7 +157,7 @@ class Pool:
             mine = [s for s in admitted.segments[place].tolist() if s != NO_SEGMENT]
             counts.append(len(mine))
             for segment in mine:
-                slot, generation = self.agents[segment].claim()
+                slot, generation = self.agents[segment].claim(int(admitted.attempts[place]))
                 segments.append(segment)
                 slots.append(slot)
                 generations.append(generation)
@@ -165,7 +176,7 @@ class Pool:
     def commit(self, call: CommitRequest) -> Settled:
         settled = self.catalog.commit(call, self.now, self.wall_ms)
         self.retire(settled.retirements)
-        self.expiries += settled.expiries
+        self.expire(settled.expiries)
         return settled
 
     def put(

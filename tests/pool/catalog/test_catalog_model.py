@@ -7,124 +7,34 @@ left behind), P3 (no second writer, no false success), P5 (the old value until t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from moonpool.pool.catalog.admission import Admitted
 from moonpool.pool.messages import LookupStatus, PutStatus
 from tests.pool.catalog.harness import SMALL, Pool
+from tests.pool.catalog.mirror import Mirror, Open, Value
 
-KEYS = [b"k%d" % i for i in range(10)]
+# They take seconds; but a failure is made smaller for up to five minutes before it is told.
+pytestmark = pytest.mark.timeout(480)
+KEYS = [b"k%d" % i for i in range(8)]
 key_lists = st.lists(st.sampled_from(KEYS), min_size=1, max_size=5)
-SPREAD = (PutStatus.GRANTED, PutStatus.EXISTS)
 
 
-@dataclass
-class Value:
-    attempt: int
-    size: int
-    pinned: bool
-    segments: frozenset[int]
-    leased: bool = False
-
-
-@dataclass
-class Open:
-    key: bytes
-    size: int
-    parent: bytes | None
-    owner: int
-    pin: int
-    admitted: Admitted
-    place: int
-
-
-class CatalogModel(RuleBasedStateMachine):
+class CatalogModel(Mirror, RuleBasedStateMachine):
     policy = "lru"
 
     def __init__(self) -> None:
-        super().__init__()
-        self.pool = Pool(replace(SMALL, eviction=self.policy))
-        self.values: dict[bytes, Value] = {}
-        self.ever_evicted: set[bytes] = set()
-        self.open: dict[int, Open] = {}
-        self.parents: dict[bytes, bytes] = {}  # of keys that have a row
-        self.event = 1
-        self.down: set[int] = set()
+        RuleBasedStateMachine.__init__(self)
+        Mirror.__init__(self, Pool(replace(SMALL, eviction=self.policy)))
 
-    @initialize(capacities=st.lists(st.integers(0, 40), min_size=1, max_size=3))
+    @initialize(capacities=st.lists(st.sampled_from([30, 20, 40, 8, 0]), min_size=1, max_size=3))
     def start(self, capacities: list[int]) -> None:
         for capacity in capacities:
             self.pool.add_segment(capacity, slots=6)
-
-    # What the catalog says it did.
-
-    def consume(self) -> list[tuple[str, bytes]]:
-        events, rebase = self.pool.catalog.events.read(1, self.event, 10_000)
-        assert not rebase
-        self.event += len(events)
-        return [(event.kind, event.key) for event in events]
-
-    def closure(self, key: bytes) -> set[bytes]:
-        below = {key}
-        while True:
-            more = {child for child, parent in self.parents.items() if parent in below} - below
-            if not more:
-                return below
-            below |= more
-
-    def ancestors(self, key: bytes) -> set[bytes]:
-        above: set[bytes] = set()
-        at: bytes | None = key
-        while at is not None and at not in above:
-            above.add(at)
-            at = self.parents.get(at)
-        return above
-
-    def in_flight(self) -> set[bytes]:
-        return {one.key for one in self.open.values()}
-
-    def evicted(self, sheltered: set[bytes]) -> None:
-        """Check and mirror the evictions of one decision."""
-        gone = [key for kind, key in self.consume() if kind == "evict"]
-        self.ever_evicted.update(gone)
-        for key in gone:
-            family = self.closure(key)
-            assert not family & sheltered, f"{key!r} belongs to the batch"
-            assert not family & self.in_flight(), f"{key!r} has a child in flight"
-            for member in family & self.values.keys():
-                assert not self.values[member].pinned and not self.values[member].leased
-                assert member in gone, f"{member!r} stayed without its ancestor {key!r}"
-        order = {key: i for i, key in enumerate(gone)}
-        for key in gone:
-            parent = self.parents.get(key)
-            assert parent not in order or order[key] < order[parent], "children go first"
-            del self.values[key]
-        self.prune()
-
-    def prune(self) -> None:
-        """Keys without value, writer or child have no row."""
-        while True:
-            named = set(self.parents.values())
-            idle = [
-                key
-                for key in self.parents
-                if key not in self.values and key not in self.in_flight() and key not in named
-            ]
-            if not idle:
-                return
-            for key in idle:
-                del self.parents[key]
-
-    def rows(self) -> set[bytes]:
-        live = self.values.keys() | self.in_flight()
-        ghosts = set(self.parents.values())
-        return live | ghosts | self.parents.keys()
-
-    # Rules.
 
     @rule(
         keys=key_lists,
@@ -133,7 +43,7 @@ class CatalogModel(RuleBasedStateMachine):
         replace=st.booleans(),
         replicas=st.integers(1, 2),
         pin=st.sampled_from([0, 0, 0, 2]),
-        outside=st.sampled_from([None, *KEYS]),
+        outside=st.none() | st.sampled_from(KEYS),
         owner=st.integers(1, 2),
     )
     def reserve(
@@ -179,95 +89,94 @@ class CatalogModel(RuleBasedStateMachine):
                 if key not in self.values:
                     self.link(key, names[i])
 
-    def ghostly(self, keys: list[bytes], status: list[PutStatus]) -> set[bytes]:
-        """Ancestors by an old link of keys that were put under another parent meanwhile."""
-        return set().union(*(self.ancestors(k) - {k} for k in keys if k not in self.values), set())
-
-    def link(self, key: bytes, parent: bytes | None) -> None:
-        self.parents.pop(key, None)
-        if parent is not None:
-            self.parents[key] = parent
-        self.prune()
-
-    def judge(
+    @rule(
+        keys=key_lists,
+        size=st.integers(1, 12),
+        chain=st.booleans(),
+        replace=st.booleans(),
+        outside=st.none() | st.sampled_from(KEYS),
+        meanwhile=st.sampled_from(["", "", "", "its parent goes", "its old value goes"]),
+    )
+    def put(
         self,
         keys: list[bytes],
-        status: list[PutStatus],
-        names: list[bytes | None],
+        size: int,
         chain: bool,
         replace: bool,
-        busy: set[bytes],
+        outside: bytes | None,
+        meanwhile: str,
     ) -> None:
-        granted: set[bytes] = set()
-        stopped = False
-        for key, one, parent in zip(keys, status, names, strict=True):
-            if one is PutStatus.GRANTED:
-                assert not (chain and stopped), f"a hole before {key!r}: {status}"
-                assert key not in busy and key not in granted
-                assert replace or key not in self.values or self.unreachable(key)
-                assert parent is None or parent in granted or parent in self.values
-                granted.add(key)
-            elif one is PutStatus.EXISTS:
-                assert key in self.values and not replace
-            elif one is PutStatus.IN_FLIGHT:
-                assert key in busy or keys.count(key) > 1
-            stopped = stopped or one not in SPREAD
-
-    def unreachable(self, key: bytes) -> bool:
-        return self.values[key].segments <= self.down
+        """Reserved and committed at once: most other rules need values."""
+        before = set(self.open)
+        self.reserve(keys, [size] * 5, chain, replace, 1, 0, outside, 1)
+        match meanwhile:
+            case "its parent goes" if outside is not None:
+                self.remove([outside])
+            case "its old value goes":
+                self.remove(keys)
+        if fresh := sorted(self.open.keys() - before):
+            self.commit(fresh[0], len(fresh))
 
     @precondition(lambda self: self.open)
-    @rule(data=st.data(), count=st.integers(1, 4))
-    def commit(self, data: st.DataObject, count: int) -> None:
-        first = self.open[data.draw(st.sampled_from(sorted(self.open)))]
+    @rule(attempt=st.integers(0, 7), count=st.integers(1, 4))
+    def commit_some(self, attempt: int, count: int) -> None:
+        self.commit(sorted(self.open)[attempt % len(self.open)], count)
+
+    def commit(self, attempt: int, count: int) -> None:
+        """The leading `count` of what is open of the batch of `attempt`."""
+        first = self.open[attempt]
         batch = [one for one in self.open.values() if one.admitted is first.admitted]
         batch = sorted(batch, key=lambda one: one.place)[:count]
         call = self.pool.sealed(first.admitted, [one.place for one in batch])
         settled = self.pool.commit(call)
-        done: set[bytes] = set()
+        done = self.fitting(batch)
         for one, byte in zip(batch, settled.status.tolist(), strict=True):
             attempt = int(one.admitted.attempts[one.place])
             del self.open[attempt]
-            fits = one.parent is None or one.parent in self.values or one.parent in done
-            assert (byte == PutStatus.COMMITTED) == fits, (one, byte)
-            if fits:
-                done.add(one.key)
+            assert (byte == PutStatus.COMMITTED) == (one.key in done), (one, byte)
+            if one.key in done:
                 where = frozenset(
                     s for s in one.admitted.segments[one.place].tolist() if s != 0xFFFF
                 )
-                replaced = one.key in self.values
                 self.values[one.key] = Value(attempt, one.size, one.pin == 2, where)
-                if replaced and not self.ring(one.key, one.parent):
+                if not self.ring(one.key, one.parent):
                     self.link(one.key, one.parent)
         self.prune()
         assert {kind for kind, _ in self.consume()} <= {"put", "replace"}
 
-    def ring(self, key: bytes, parent: bytes | None) -> bool:
-        return parent is not None and key in self.ancestors(parent)
+    # One rule for all of these: each has as many turns, and most of them should be puts.
+    @rule(
+        how=st.sampled_from(["abort", "abort", "expire", "leave"]),
+        which=st.integers(0, 7),
+        seconds=st.sampled_from([1.0, 31.0]),
+        owner=st.integers(1, 2),
+    )
+    def reservations_end(self, how: str, which: int, seconds: float, owner: int) -> None:
+        match how:
+            case "abort" if self.open:
+                self.abort(sorted(self.open)[which % len(self.open)])
+            case "expire":
+                self.time_passes(seconds)
+            case "leave":
+                self.owner_leaves(owner)
+        for segment in self.pool.catalog.segments:
+            segment.settle(self.pool.now + 1, self.pool.now + 1)
+        self.prune()
 
-    @precondition(lambda self: self.open)
-    @rule(data=st.data())
-    def abort(self, data: st.DataObject) -> None:
-        attempt = data.draw(st.sampled_from(sorted(self.open)))
+    def abort(self, attempt: int) -> None:
         one = self.open.pop(attempt)
         at = [one.place]
         ended = self.pool.catalog.abort(
             one.admitted.rows[at], one.admitted.attempts[at], self.pool.now
         )
         assert ended.keys == [one.key]
-        self.prune()
 
-    @rule(seconds=st.sampled_from([1.0, 31.0]))
     def time_passes(self, seconds: float) -> None:
         self.pool.now += seconds
         for key in self.pool.catalog.expire(self.pool.now).keys:
             attempt = next(a for a, one in self.open.items() if one.key == key)
             del self.open[attempt]
-        for segment in self.pool.catalog.segments:
-            segment.settle(self.pool.now + 1, self.pool.now + 1)
-        self.prune()
 
-    @rule(owner=st.integers(1, 2))
     def owner_leaves(self, owner: int) -> None:
         ended = self.pool.catalog.end_owner(owner, self.pool.now)
         mine = {a: one for a, one in self.open.items() if one.owner == owner}
@@ -277,9 +186,6 @@ class CatalogModel(RuleBasedStateMachine):
         if owner == 1:
             for value in self.values.values():
                 value.leased = False
-        for segment in self.pool.catalog.segments:
-            segment.settle(self.pool.now + 1, self.pool.now + 1)
-        self.prune()
 
     @rule(keys=key_lists)
     def remove(self, keys: list[bytes]) -> None:
@@ -289,21 +195,19 @@ class CatalogModel(RuleBasedStateMachine):
         assert {kind for kind, _ in self.consume()} <= {"remove"}
         self.prune()
 
-    @rule(keys=key_lists)
-    def touch(self, keys: list[bytes]) -> None:
+    @rule(keys=key_lists, lease=st.booleans())
+    def use(self, keys: list[bytes], lease: bool) -> None:
         known = [key for key in keys if key in self.values]
-        if known:
-            assert self.pool.touch(known) == len(known)
-
-    @rule(key=st.sampled_from(KEYS))
-    def lease(self, key: bytes) -> None:
-        if key in self.values:
-            row = self.pool.row(key)
+        if not known:
+            return
+        assert self.pool.touch(known) == len(known)
+        if lease:
+            row = self.pool.row(known[0])
             sequences = self.pool.catalog.table.seq[[row]]
             # So long that only owner 1's leaving or the object's end ends it here.
             leases = self.pool.catalog.leases
             leases.take(1, [row], sequences, SMALL.lease_ms_max, self.pool.now)
-            self.values[key].leased = True
+            self.values[known[0]].leased = True
 
     @rule(segment=st.integers(0, 2), alive=st.booleans())
     def node(self, segment: int, alive: bool) -> None:
@@ -353,7 +257,7 @@ class CatalogModel(RuleBasedStateMachine):
             assert segment.free_slots == segment.slots
 
 
-CatalogModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+CatalogModel.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestCatalogModel = CatalogModel.TestCase
 
 
@@ -369,7 +273,7 @@ class S3FifoModel(CatalogModel):
     policy = "s3fifo"
 
 
-FEWER = settings(max_examples=25, stateful_step_count=40, deadline=None)
+FEWER = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestSieve = SieveModel.TestCase
 TestArc = ArcModel.TestCase
 TestS3Fifo = S3FifoModel.TestCase
