@@ -133,9 +133,10 @@ class Rig:
         disk_size: int = 0,
         remote: bool = False,
         hosts: bool = False,
+        node: dict[str, Any] | None = None,
         **master: Any,
     ) -> None:
-        """`hosts`: node i counts as host h{i}."""
+        """`hosts`: node i counts as host h{i}. `node`: further settings of every node."""
         settings = {"node_lease_ms": LEASE_MS, "clock_slack_ms": SLACK_MS, "port": 0} | master
         settings.setdefault("grace_ms", settings["node_lease_ms"] + settings["clock_slack_ms"])
         self.directory = directory
@@ -154,6 +155,7 @@ class Rig:
                     disk_size=disk_size or 1 << 30,
                     remote=f"file://{directory}/remote" if remote else "",
                     host_id=f"h{i}" if hosts else "",
+                    **(node or {}),
                 )
                 for i in range(nodes)
             ],

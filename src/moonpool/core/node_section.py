@@ -97,6 +97,19 @@ class NodeConfig(TlsSection, frozen=True, kw_only=True):
         setting("Time between reports to the master.", unit="ms", minimum=10, maximum=60_000),
     ] = 500
 
+    vram: Annotated[
+        int,
+        setting(
+            "Memory of a device lent as a tier below the host's, as '8GiB'; 0: none. Needs torch.",
+            unit="bytes",
+            minimum=0,
+            maximum=BYTES_MAX,
+        ),
+    ] = 0
+    vram_device: Annotated[
+        str, setting("Whose: 'cuda', 'cuda:1', or 'cpu' to try it without one.")
+    ] = "cuda"
+
     disk: Annotated[str, setting("Folder on a disk for a tier below memory; empty: none.")] = ""
     disk_size: Annotated[
         int,

@@ -8,6 +8,7 @@ from typing import Any, Final
 from moonpool.core.exposition import Family, Histogram, Sample, exposition
 from moonpool.dashboard.watch import Figures, Watch
 from moonpool.pool import messages as m
+from moonpool.pool.ports import BELOW
 from moonpool.pool.read_times import BOUNDS_S, TRANSPORTS
 
 _GAUGES: Final = {
@@ -138,7 +139,7 @@ def hits_by_tier(figures: Figures) -> dict[str, int]:
     """Each read counts once: for memory, or for the fastest tier below that had the object."""
     in_memory = int(figures["reads"]) - int(figures["tier_reads"])
     below: Mapping[str, int] = figures["tier_reads_on"]
-    return {"memory": in_memory, "disk": 0, "remote": 0, **below}
+    return {"memory": in_memory, **dict.fromkeys(BELOW, 0), **below}
 
 
 def _tenants(figures: Figures) -> Iterator[Family]:

@@ -113,7 +113,7 @@ class ReadTimes(msgspec.Struct, array_like=True, frozen=True):
     """What a client's reads by one transport took, since it told last: `counts` u64[27] by doubling
     bounds, the first of 256 ns."""
 
-    transport: str  # kind of a port: shm, tcp, disk, remote
+    transport: str  # kind of a port: shm, tcp, or a medium
     nanoseconds: int  # all together
     counts: bytes
 
@@ -133,4 +133,4 @@ class SegmentEndpoint(msgspec.Struct, array_like=True, frozen=True):
     capacity_bytes: int = 0
     alive: bool = True
     labels: dict[str, str] = {}
-    medium: str = MEMORY  # or that of a tier: disk, remote
+    medium: str = MEMORY  # or that of a tier: vram, disk, remote

@@ -47,7 +47,7 @@ CLAIM_DTYPE = np.dtype(
 Status = BlockStatus
 
 
-BELOW = ("disk", "remote")  # kinds of ports to tiers below memory, fastest first
+BELOW = ("vram", "disk", "remote")  # kinds of ports to tiers below memory, fastest first
 
 
 class PutCall(msgspec.Struct, frozen=True):

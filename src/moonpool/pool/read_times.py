@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BUCKETS: Final = 27
 BOUNDS_S: Final = tuple(2.0 ** (8 + bucket) / 1e9 for bucket in range(BUCKETS - 1))
 """Below which the buckets but the last count, as native/read_times.hpp has them."""
-TRANSPORTS: Final = ("shm", "local", "tcp", "disk", "remote")
+TRANSPORTS: Final = ("shm", "local", "tcp", "vram", "disk", "remote")
 _REPORT_MAX: Final = 1 << 40  # reads, or seconds, of one report: more is no client's
 _SUM_MAX: Final = 1 << 62  # the answer to `stat` carries no larger number
 

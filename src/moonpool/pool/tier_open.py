@@ -11,6 +11,8 @@ from moonpool.core.sections import NodeConfig
 from moonpool.core.units import format_bytes
 from moonpool.pool.tier_node import TierNode
 from moonpool.pool.tiers.agent import TierAgent
+from moonpool.pool.tiers.device_memory import TorchMemory
+from moonpool.pool.tiers.device_store import DeviceStore
 from moonpool.pool.tiers.disk_log import DiskLog, bucket_bytes_of
 from moonpool.pool.tiers.object_store import ObjectStore, open_remote
 
@@ -24,6 +26,9 @@ def open_tiers(config: NodeConfig, name: str, clock: Clock) -> list[TierNode]:
     agents: list[TierAgent] = []
     home = Path(config.disk).expanduser().absolute() if config.disk else config.directory
     try:
+        if config.vram:
+            store = DeviceStore(TorchMemory(config.vram_device, config.vram))
+            agents.append(TierAgent(store, config.vram, slot_count(config.vram)))
         if config.disk:
             agents.append(_disk(config, home / f"{name}.tier", clock))
         if config.remote:

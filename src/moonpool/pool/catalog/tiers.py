@@ -16,7 +16,7 @@ from moonpool.pool.catalog.base import COMMITTED, I32, U8, U64, Bool
 from moonpool.pool.catalog.distinct import distinct
 from moonpool.pool.catalog.segments import Segments
 
-FASTEST_FIRST = ("disk", "remote")  # a reader takes the first of these that has it
+FASTEST_FIRST = ("vram", "disk", "remote")  # a reader takes the first of these that has it
 READS_MAX = 255
 WANTED_MAX = 4096
 FRESH_MAX = 65_536
