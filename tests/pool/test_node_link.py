@@ -25,6 +25,10 @@ class Machine:
 
     heard_at = 0.0
     adopted = False
+    renewed = False
+
+    def readable(self, boottime_ns: int) -> bool:
+        return self.adopted and self.renewed
 
 
 class Masters:
@@ -174,7 +178,7 @@ async def test_an_inventory_is_told_when_it_is_due_not_when_the_master_speaks() 
     await server.stop()
 
 
-async def test_a_node_that_waits_to_be_adopted_waits_and_says_when_it_is() -> None:
+async def test_a_node_says_that_it_is_ready_when_what_it_holds_can_be_read() -> None:
     server = MasterServer(MasterConfig(port=0))
     config = NodeConfig(name="n", master=await server.start())
     machine = Machine()
@@ -184,10 +188,12 @@ async def test_a_node_that_waits_to_be_adopted_waits_and_says_when_it_is() -> No
     follower.masters = cast(Any, masters)
     said: list[bool] = []
     running = asyncio.ensure_future(follower.run(lambda: said.append(machine.adopted)))
-    for _ in range(20):  # others have their turn meanwhile
-        await asyncio.sleep(0.01)
-    assert said == []
-    machine.adopted = True
+    for adopted in (False, True):  # adopted is not enough: no lease, so nobody could read
+        machine.adopted = adopted
+        for _ in range(20):  # others have their turn meanwhile
+            await asyncio.sleep(0.01)
+        assert said == []
+    machine.renewed = True
     async with asyncio.timeout(60):
         while not said:
             await asyncio.sleep(0.01)

@@ -154,7 +154,7 @@ class NodeServer:
         self._follower.stop()
 
     async def run(self, ready: Callable[[NodeServer], None] | None = None) -> None:
-        """Serve until `stop`. `ready` is called once, at the first adoption."""
+        """Serve until `stop`. `ready` is called once: adopted, and what is put here can be read."""
         try:
             await asyncio.to_thread(self._start_tiers)
             await self.mounts.adopt_all()

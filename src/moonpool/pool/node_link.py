@@ -60,7 +60,8 @@ class Follower:
         self._stop.set()
 
     async def run(self, adopted: Callable[[], None] | None = None) -> None:
-        """Until `stop`. `adopted` is called once, at the first adoption."""
+        """Until `stop`. `adopted` is called once: after the first adoption, when what is put here
+        can be read."""
         self._adopted = adopted
         ticker = asyncio.get_running_loop().create_task(self._tick_forever())
         ticker.add_done_callback(lambda _: self.stop())  # without it nobody would hear of us
@@ -147,11 +148,14 @@ class Follower:
                 told = True
                 await asyncio.sleep(0)
                 await link.writable()
-            if self._adopted is not None and self.machine.adopted:
+            if self._adopted is not None and self._readable():
                 self._adopted()
                 self._adopted = None
             if told:
                 self._tick()
+
+    def _readable(self) -> bool:
+        return self.machine.readable(self._clock.boottime_ns())
 
     def _tick(self) -> None:
         now = self._clock.monotonic()
@@ -164,7 +168,7 @@ class Follower:
         # Those that stand by are told all the same: what a tick says of changes, it says once.
         self._tell(self.masters.tick(now, self._clock.boottime_ns()))
         for number, due in self._due.items():
-            ready = self._adopted is not None and self.machine.adopted
+            ready = self._adopted is not None and self._readable()
             if ready or self.masters.pending(number):
                 due.set()
 

@@ -119,6 +119,10 @@ class NodeMachine:
     def adopted(self) -> bool:
         return self.state is NodeState.ADOPTED
 
+    def readable(self, boottime_ns: int) -> bool:
+        """What it holds may be read: the master has renewed its lease."""
+        return self.adopted and (not self.leased or self.agent.valid_until_ns > boottime_ns)
+
     def inventory_pending(self) -> bool:
         return self._inventory_slot >= 0
 
