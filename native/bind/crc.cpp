@@ -10,22 +10,13 @@
 #include "buffer.hpp"
 #include "copy.hpp"
 #include "crc.hpp"
+#include "without_gil.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace moonpool {
 namespace {
-
-// Below this, giving up the GIL and asking for it again costs more than the work.
-constexpr std::size_t kReleaseBytes = 4 << 10;
-
-template <class Work>
-std::uint32_t without_gil(std::size_t size, Work work) {
-  if (size < kReleaseBytes) return work();
-  nb::gil_scoped_release released;
-  return work();
-}
 
 std::uint32_t crc_of(nb::handle data, std::uint32_t seed, decltype(CrcKernel::crc) crc) {
   const Buffer buffer(data);

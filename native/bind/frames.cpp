@@ -6,7 +6,9 @@
 
 #include "bind.hpp"
 #include "buffer.hpp"
+#include "copy.hpp"
 #include "crc.hpp"
+#include "without_gil.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -37,8 +39,10 @@ nb::bytes frame_of(const nb::bytes& start, const nb::bytes& payload) {
   auto* to = reinterpret_cast<unsigned char*>(PyBytes_AS_STRING(frame));
   std::memcpy(to, start.c_str(), kStart);
   put_number(to + kStart, static_cast<std::uint32_t>(size));
-  put_number(to + kStart + 4, crc32c(payload.c_str(), size, 0));
-  if (size > 0) std::memcpy(to + kHeader, payload.c_str(), size);
+  const char* from = payload.c_str();
+  const std::uint32_t sum =
+      without_gil(size, [&] { return copy_crc32c(to + kHeader, from, size); });
+  put_number(to + kStart + 4, sum);
   return nb::steal<nb::bytes>(frame);
 }
 
@@ -49,9 +53,11 @@ nb::object payload_of(const nb::bytes& start, nb::handle buffer, std::size_t rec
   if (start.size() != kStart || received > held.size() || received < kHeader) return nb::none();
   const std::size_t size = received - kHeader;
   if (std::memcmp(from, start.c_str(), kStart) != 0 || number_at(from + kStart) != size ||
-      size > payload_max || number_at(from + kStart + 4) != crc32c(from + kHeader, size, 0)) {
+      size > payload_max) {
     return nb::none();
   }
+  const std::uint32_t sum = without_gil(size, [&] { return crc32c(from + kHeader, size); });
+  if (sum != number_at(from + kStart + 4)) return nb::none();
   return nb::bytes(from + kHeader, size);
 }
 

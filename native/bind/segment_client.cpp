@@ -9,6 +9,7 @@
 
 #include "buffer.hpp"
 #include "segment.hpp"
+#include "without_gil.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -16,16 +17,6 @@ using namespace nb::literals;
 namespace moonpool {
 
 namespace {
-
-// Below this a copy takes less time than giving up the GIL and waiting for it again.
-constexpr std::size_t kReleaseBytes = 4 << 10;
-
-template <class Work>
-auto without_gil(std::size_t bytes, Work work) {
-  if (bytes < kReleaseBytes) return work();
-  const nb::gil_scoped_release release;
-  return work();
-}
 
 std::byte* bytes_of(const Buffer& buffer) { return reinterpret_cast<std::byte*>(buffer.bytes()); }
 
