@@ -1,6 +1,7 @@
 """Tensors of others as bytes, without a copy. No tensor library is imported for it: who brings a
 torch tensor has loaded torch."""
 
+import ctypes
 import sys
 from typing import Any
 
@@ -25,6 +26,14 @@ def tensor_bytes(memory: Any) -> U8 | None:
     if not array.flags.c_contiguous:
         raise BadInput(f"tensor of shape {array.shape} is not contiguous")
     return array.reshape(-1).view(np.uint8)
+
+
+def host_tensor(torch: Any, array: U8) -> Any:
+    """The other way round: a torch tensor over uint8[n], n > 0, which must outlive it and may be
+    read-only: then nobody may write to the tensor."""
+    # By address: from_numpy warns of memory that is read-only.
+    memory = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def _torch_bytes(torch: Any, tensor: Any) -> U8:

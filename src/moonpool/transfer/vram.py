@@ -6,7 +6,6 @@ What was enqueued cannot be taken back: a cancelled or late op ends when the str
 
 from __future__ import annotations
 
-import ctypes
 import time
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from moonpool.transfer.base import U8, OpState, Transfer
 from moonpool.transfer.copying import CopyRunner, RunOp
 from moonpool.transfer.op import Op, cancelled, expired, known, local_crcs
 from moonpool.transfer.staging import Event, TorchCuda
+from moonpool.transfer.tensors import host_tensor
 from moonpool.transfer.vram_segment import VramDevice, VramSegment
 
 _LOOK_S: Final = (0.00002, 0.0005)  # between looks at an event: the first, and the longest
@@ -43,9 +43,7 @@ class TorchVram(TorchCuda):
         return self._tensor(tensor).detach().reshape(-1).view(self._torch.uint8)
 
     def host(self, array: U8) -> Any:
-        # By address: from_numpy warns of memory that is read-only, and we do not write to that.
-        memory = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
-        return self._torch.frombuffer(memory, dtype=self._torch.uint8)
+        return host_tensor(self._torch, array)
 
     def current_stream(self, memory: Any) -> Any:
         return self._runtime.current_stream(memory.device)

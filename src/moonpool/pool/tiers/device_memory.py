@@ -11,6 +11,7 @@ import numpy as np
 from moonpool.core.errors import BadConfig, MissingExtra
 from moonpool.core.units import format_bytes
 from moonpool.pool.tiers.base import Buffer
+from moonpool.transfer.tensors import host_tensor
 
 
 class DeviceMemory(Protocol):
@@ -51,8 +52,7 @@ class TorchMemory:
         self.nbytes = nbytes
 
     def write(self, offset: int, data: memoryview) -> None:
-        # A copy of its own: torch warns of memory that is read-only.
-        host = self._torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+        host = host_tensor(self._torch, np.frombuffer(data, np.uint8))
         self._bytes[offset : offset + data.nbytes].copy_(host)
 
     def read(self, offset: int, length: int) -> Buffer:
