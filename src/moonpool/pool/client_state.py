@@ -122,7 +122,7 @@ class ClientState:
         self.term = 0
         self.endpoints: dict[int, SegmentEndpoint] = {}
         self._by_incarnation: dict[bytes, SegmentEndpoint] = {}
-        self.nodes_up = 0
+        self.nodes_up = 0  # as the master last said; with memory, not tiers alone
         self._open_port = open_port
         self._opening = threading.Lock()
         self._ports: dict[bytes, tuple[SegmentEndpoint, Port]] = {}

@@ -54,15 +54,14 @@ class Follower:
         self._due: dict[int, asyncio.Event] = {}  # links that have pieces of the inventory to tell
         self._next_link = 1
         self._stop = asyncio.Event()
-        self._adopted: Callable[[], None] | None = None
+        self._ready: Callable[[], None] | None = None
 
     def stop(self) -> None:
         self._stop.set()
 
-    async def run(self, adopted: Callable[[], None] | None = None) -> None:
-        """Until `stop`. `adopted` is called once: after the first adoption, when what is put here
-        can be read."""
-        self._adopted = adopted
+    async def run(self, ready: Callable[[], None] | None = None) -> None:
+        """Until `stop`. `ready` is called once: adopted, and what is put here can be read."""
+        self._ready = ready
         ticker = asyncio.get_running_loop().create_task(self._tick_forever())
         ticker.add_done_callback(lambda _: self.stop())  # without it nobody would hear of us
         directory = MasterDirectory(self._config.master)
@@ -148,9 +147,9 @@ class Follower:
                 told = True
                 await asyncio.sleep(0)
                 await link.writable()
-            if self._adopted is not None and self._readable():
-                self._adopted()
-                self._adopted = None
+            if self._ready is not None and self._readable():
+                self._ready()
+                self._ready = None
             if told:
                 self._tick()
 
@@ -168,7 +167,7 @@ class Follower:
         # Those that stand by are told all the same: what a tick says of changes, it says once.
         self._tell(self.masters.tick(now, self._clock.boottime_ns()))
         for number, due in self._due.items():
-            ready = self._adopted is not None and self._readable()
+            ready = self._ready is not None and self._readable()
             if ready or self.masters.pending(number):
                 due.set()
 

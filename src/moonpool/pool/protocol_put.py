@@ -34,7 +34,7 @@ from moonpool.pool.protocol_reserve import (
     lay_out,
     reservation,
 )
-from moonpool.pool.put_reasons import copies_needed, nodes_up, ran_out, unsealed
+from moonpool.pool.put_reasons import copies_needed, ran_out, unsealed
 from moonpool.pool.results import PutResult, PutStatus
 
 WRITE_TRIES_MAX = 4  # nodes tried for one replica before the put settles for fewer
@@ -114,7 +114,7 @@ def patience_s(context: Context, options: PutOptions) -> float | None:
 
 def first_patience_s(context: Context, options: PutOptions) -> float | None:
     """The same where another node may be offered instead: half of the time is for that one."""
-    elsewhere = nodes_up(context.state) > options.replicas
+    elsewhere = context.state.nodes_up > options.replicas
     return context.left() / 2 if elsewhere else patience_s(context, options)
 
 

@@ -17,7 +17,7 @@ def ran_out(
     state: ClientState, options: PutOptions, why: PutStatus | None, held: bool = False
 ) -> PutResult:
     """Its time ended first. `why`: what the master said of it last, None: it had granted it."""
-    few = nodes_up(state) < copies_needed(options)
+    few = state.nodes_up < copies_needed(options)
     if why is PutStatus.FULL and held:
         text = "nothing there may be evicted: it is pinned, leased or being written"
         return PutResult(why, 0, text)
@@ -48,12 +48,7 @@ def _status_of(why: str) -> PutStatus:
     return PutStatus.LOST if why.startswith(("moved", "stale_term")) else PutStatus.UNREACHABLE
 
 
-def nodes_up(state: ClientState) -> int:
-    """As the master last said; nodes with memory, not tiers below it."""
-    return state.nodes_up
-
-
 def _asked(state: ClientState, options: PutOptions) -> str:
-    up, needed = nodes_up(state), copies_needed(options)
+    up, needed = state.nodes_up, copies_needed(options)
     least = "" if needed == options.replicas else f", at least {needed}"
     return f"{counted(up, 'node')} up, replicas={options.replicas}{least}"
