@@ -12,7 +12,7 @@ from moonpool.connectors.vllm.metadata import SaveJob, StepPlan
 from moonpool.connectors.vllm.saver import Saver
 from moonpool.pool.pool import Pool
 from tests.connectors.vllm.engine_shapes import LOG, caches, chain, keys_of, layouts, linked, run
-from tests.connectors.vllm.worker_rig import NOWHERE, Engine, HeldLayout, load, stored
+from tests.connectors.vllm.worker_rig import NOWHERE, Engine, HeldLayout, holding, load, stored
 
 
 @pytest.mark.parametrize("limit", [12, 6])
@@ -79,8 +79,7 @@ def test_a_layer_is_computed_when_its_blocks_are_in_place_and_not_before(
 ) -> None:
     one.store("text", [3, 4])
     stored(pool, "text", 2)
-    (held,) = map(HeldLayout, two.loader._layouts)
-    two.loader._layouts = [held]
+    held = holding(two)
     two.worker.bind(StepPlan([load("text", [7, 8], synchronous=True)], []))
     two.worker.start_loads()
     through = threading.Event()
@@ -104,8 +103,7 @@ def test_blocks_of_an_aborted_request_are_its_own_until_nothing_writes_to_them(
     """vLLM gives them to another request when it hears that the load is over."""
     one.store("text", [3, 4])
     stored(pool, "text", 2)
-    (held,) = map(HeldLayout, two.loader._layouts)
-    two.loader._layouts = [held]
+    held = holding(two)
     two.step(StepPlan([load("text", [7, 8])], []))
     assert held.begun.wait(30)
     before = two.blocks([7, 8])
@@ -128,8 +126,7 @@ def test_what_lies_in_this_memory_comes_layer_by_layer_however_few_slabs_there_a
     one.store("text", list(range(count)))
     stored(pool, "text", count)
     near = pool.view_many(keys_of(0, NOWHERE, chain("text", 1)))[0] is not None
-    (held,) = map(HeldLayout, two.loader._layouts)
-    two.loader._layouts = [held]
+    held = holding(two)
     held.go.set()
     two.step(StepPlan([load("text", list(range(count)), synchronous=True)], []))
     assert two.receive()[1] == set()

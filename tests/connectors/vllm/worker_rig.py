@@ -141,3 +141,10 @@ class HeldLayout(GroupLayout):
         if threading.current_thread().name.startswith("moonpool-stage"):
             assert self.go.wait(30)
         super().gather(layer, block_ids, objects)
+
+
+def holding(engine: Engine) -> HeldLayout:
+    """The engine's loads wait from now on until its `go` is set."""
+    (held,) = map(HeldLayout, engine.loader._layouts)
+    engine.loader._layouts = [held]
+    return held
