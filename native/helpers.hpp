@@ -2,14 +2,10 @@
 // helper that wakes late finds less to do, or nothing; nobody spins, and nothing waits for a helper
 // that has not begun. What a part does must not throw.
 #pragma once
-#include <atomic>
-#include <condition_variable>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
-#include <mutex>
-#include <thread>
-#include <vector>
+
+#include "owner_process.hpp"
 
 namespace moonpool {
 
@@ -23,29 +19,16 @@ class Helpers {
   Helpers(const Helpers&) = delete;
   Helpers& operator=(const Helpers&) = delete;
 
-  std::size_t count() const { return threads_.size(); }
+  std::size_t count() const { return count_; }
   // Calls `work` once for each part below `parts`; what they wrote is there for the caller when it
-  // returns. A second caller meanwhile does its parts alone.
+  // returns. A second caller meanwhile does its parts alone, and so does a forked child.
   void run(std::size_t parts, const Work& work);
 
  private:
-  struct Job {
-    const Work& work;
-    std::size_t parts;
-    std::atomic<std::size_t> next{0};
-    std::size_t helping = 0;  // under mutex_
-  };
+  class Crew;
 
-  static void take(Job& job);
-  void help();
-
-  std::mutex turn_;  // of callers
-  std::mutex mutex_;
-  std::condition_variable wake_, done_;
-  Job* job_ = nullptr;
-  std::uint64_t number_ = 0;  // of the job
-  bool stop_ = false;
-  std::vector<std::thread> threads_;
+  const std::size_t count_;
+  OfProcess<Crew> crew_;
 };
 
 }  // namespace moonpool

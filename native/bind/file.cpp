@@ -5,13 +5,16 @@
 
 #include <atomic>
 #include <list>
+#include <memory>
 #include <stdexcept>
+#include <string>
 #include <system_error>
 
 #include "bind.hpp"
 #include "buffer.hpp"
 #include "column_args.hpp"
 #include "file_io.hpp"
+#include "owner_process.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -19,29 +22,35 @@ using namespace nb::literals;
 namespace moonpool {
 namespace {
 
+// Also says in `why` why it is not io_uring.
+std::unique_ptr<FileIo> make_io(const std::string& backend, const FileIoOptions& options,
+                                std::string& why) {
+  if (backend != "auto" && backend != "io_uring" && backend != "threads") {
+    throw std::invalid_argument("backend '" + backend + "' is not auto, io_uring or threads");
+  }
+  if (backend != "threads") {
+    try {
+      return make_uring_io(options);
+    } catch (const std::system_error& error) {
+      why = error.what();
+      if (backend == "io_uring") throw;
+    }
+  }
+  return make_thread_io(options);
+}
+
 // The threads, and the buffers of jobs that nobody holds any more and that still run.
 struct FileIoHandle {
-  FileIoHandle(const std::string& backend, const FileIoOptions& options) {
-    if (backend != "auto" && backend != "io_uring" && backend != "threads") {
-      throw std::invalid_argument("backend '" + backend + "' is not auto, io_uring or threads");
-    }
-    if (backend != "threads") {
-      try {
-        io = make_uring_io(options);
-        return;
-      } catch (const std::system_error& error) {
-        why = error.what();
-        if (backend == "io_uring") throw;
-      }
-    }
-    io = make_thread_io(options);
-  }
+  FileIoHandle(const std::string& backend, const FileIoOptions& options)
+      : io(make_io(backend, options, why)) {}
 
   void sweep() {
     std::erase_if(orphans, [](const auto& orphan) { return orphan.job->terminal(); });
   }
 
+  // In a forked child nothing: all of it is the parent's.
   void close() {
+    if (!io.usable()) return;
     {
       nb::gil_scoped_release release;
       io->close();
@@ -54,8 +63,8 @@ struct FileIoHandle {
     Buffer buffer;
   };
   std::list<Orphan> orphans;
-  std::string why;  // why it is not io_uring
-  std::unique_ptr<FileIo> io;
+  std::string why;
+  OfProcess<FileIo> io;
 };
 
 using FileIoRef = std::shared_ptr<FileIoHandle>;
@@ -74,7 +83,7 @@ class PyFileJob {
       : job(std::move(job)), home_(std::move(home)), buffer_(std::move(buffer)) {}
   PyFileJob(PyFileJob&&) = default;
   ~PyFileJob() {
-    if (!job || !buffer_) return;
+    if (!job || !buffer_ || !home_->io.usable()) return;
     home_->sweep();
     if (!job->terminal()) home_->orphans.push_back({job, std::move(*buffer_)});
   }
@@ -92,7 +101,9 @@ class PyFileJob {
     }
     return look();
   }
-  void notify() { job->notify(home_->io->completions()); }
+  void notify() {
+    if (home_->io.usable()) job->notify(home_->io->completions());
+  }
   const FileJob& ended() const {
     if (!job->terminal()) throw std::runtime_error("the file job runs still");
     return *job;
@@ -119,7 +130,13 @@ PyFileJob submit(PyFileIo& self, int fd, bool write, nb::handle memory, nb::hand
     const Range range{reinterpret_cast<std::byte*>(buffer.bytes()), buffer.size()};
     job = std::make_shared<FileJob>(
         ++id, FileRequest{fd, write, range, near, far, sizes, deadline_ns, checksum});
-    self.handle->io->submit(job, may_be_cached);
+    if (const auto& io = self.handle->io; io.usable()) {
+      io->submit(job, may_be_cached);
+    } else {
+      job->refuse(Status::kUnreachable, "these files are served by process " +
+                                            std::to_string(io.process()) +
+                                            "; make a new engine after fork");
+    }
   }
   return {self.handle, std::move(job), std::move(buffer)};
 }
