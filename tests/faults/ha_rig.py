@@ -172,12 +172,20 @@ class Fleet:
         assert isinstance(reply, m.Status)
         return reply.values
 
+    def stands_by(self, master: Child) -> bool | None:
+        """None: it does not say now. Who is replaced ends the connections of those who ask."""
+        with suppress(MoonpoolError):
+            return bool(self.stat(master)["stands_by"])
+        return None
+
     def await_followed(self, objects: int) -> None:
         """Every master that stands by knows as many objects."""
         for one in self.standbys():
 
             def there(one: Child = one) -> bool:
-                return int(self.stat(one)["objects"]) == objects
+                with suppress(MoonpoolError):
+                    return int(self.stat(one)["objects"]) == objects
+                return False
 
             eventually(there, f"{one.address} follows {objects} objects")
 

@@ -87,7 +87,7 @@ def test_a_leader_stopped_and_woken_is_refused_by_every_agent(etcd_members: Etcd
         for member in range(3):
             etcd_members.stop(member)
         old.wake()
-        eventually(lambda: int(made.stat(old)["stands_by"]) == 0, "the old leader answers")
+        eventually(lambda: made.stands_by(old) is False, "the old leader answers")
         # One agent that obeyed would be enough for it.
         with pytest.raises(AttemptLost, match=r"0 of 2 copies written.*stale_term"):
             stuck.put("e", stamp("e", KIB), replicas=2, min_replicas=1)
@@ -98,7 +98,7 @@ def test_a_leader_stopped_and_woken_is_refused_by_every_agent(etcd_members: Etcd
         assert not holds(pool, "e")
         for member in range(3):
             etcd_members.wake(member)
-        eventually(lambda: made.stat(old)["stands_by"], "the old leader stands by")
+        eventually(lambda: made.stands_by(old), "the old leader stands by")
         put(pool, "f", replicas=2)
         made.await_followed(5)
         assert made.standbys() == [old]
