@@ -21,6 +21,7 @@ from moonpool.pool.catalog.standing import IN_TURN
 from moonpool.pool.master_copies import ORDER_BYTES_MAX, Copies
 from moonpool.pool.master_removals import Removals
 from moonpool.pool.messages import MEMORY
+from moonpool.pool.tenancy.shares import Stage
 
 STEP_S = 0.05
 OFFLOADS_MAX = 2  # orders open at a time, for each tier
@@ -170,7 +171,11 @@ class Tiering:
             source = catalog.copying.source_of(row)
             if source is None or source.below:
                 continue
-            tier = min(tiers, key=lambda one: _distance(one, source))
+            allowed = (-1, int(table.tenant[row]))
+            mine = [one for one in tiers if one.serves in allowed]
+            if not mine:
+                continue
+            tier = min(mine, key=lambda one: _distance(one, source))
             size = int(table.size[row])
             version = int(table.term[row]), int(table.seq[row])
             if size > tier.capacity_bytes or catalog.copying.expects(tier.id, version):
@@ -184,9 +189,9 @@ class Tiering:
                 continue
             groups.setdefault(pair, []).append(row)
             sizes[pair] = sizes.get(pair, 0) + size
-        for (number, tier_id), mine in groups.items():
+        for (number, tier_id), some in groups.items():
             tier = catalog.segments[tier_id]
-            fit = self._make_room(tier, np.array(mine, np.int32), now, wall_ms)
+            fit = self._make_room(tier, np.array(some, np.int32), now, wall_ms)
             if fit.size:
                 self._copies.order(number, tier_id, fit, False, now)
         return np.array(waiting, np.int32)
@@ -223,20 +228,22 @@ class Tiering:
         rows = books.take_wanted()
         rows = rows[~books.in_memory(rows) & books.below(rows)]
         rows = rows[~catalog.copying.open(rows)] if rows.size else rows
-        groups: dict[tuple[int, int], list[int]] = {}
-        homes = catalog.facts() if rows.size else []
+        groups: dict[tuple[int, int, int], list[int]] = {}  # source, target, tenant
+        homes: dict[int, list[SegmentFacts]] = {}
         for row in rows.tolist():
-            source = catalog.copying.source_of(row)
+            source, tenant = catalog.copying.source_of(row), int(catalog.table.tenant[row])
             assert source is not None, row
-            target = self._home(homes, source, int(catalog.table.size[row]))
+            if tenant not in homes:
+                homes[tenant] = catalog.facts(tenant)
+            target = self._home(homes[tenant], source, int(catalog.table.size[row]))
             if target is not None:
-                groups.setdefault((source.id, target.id), []).append(row)
-        for (number, target_id), mine in groups.items():
+                groups.setdefault((source.id, target.id, tenant), []).append(row)
+        for (number, target_id, tenant), mine in groups.items():
             opened += 1
             if opened > PROMOTIONS_MAX:
                 books.wanted.update((row, int(catalog.table.seq[row])) for row in mine)
                 continue
-            fit = self._cooler_than(catalog.segments[target_id], mine, now, wall_ms)
+            fit = self._cooler_than(catalog.segments[target_id], mine, tenant, now, wall_ms)
             if fit.size:
                 self._copies.order(number, target_id, fit, False, now)
 
@@ -246,15 +253,18 @@ class Tiering:
         best = max(facts, key=lambda one: (one.node == source.node, one.free_bytes), default=None)
         return None if best is None else self._catalog.segments[best.segment]
 
-    def _cooler_than(self, target: Segment, mine: list[int], now: float, wall_ms: int) -> I32:
-        """The hottest of these for which there is room, or that of others read less."""
+    def _cooler_than(
+        self, target: Segment, mine: list[int], tenant: int, now: float, wall_ms: int
+    ) -> I32:
+        """The hottest of these, all of one tenant, for which there is room, or that of others read
+        less which may go for this tenant."""
         books, table = self._catalog.rows.tiers, self._catalog.table
         rows = np.array(mine, np.int32)
         rows = rows[np.argsort(-books.heat(rows), kind="stable")][:COPIES_PER_ORDER]
         rows = rows[np.cumsum(table.size[rows]) <= ORDER_BYTES_MAX] if rows.size > 1 else rows
         coldest = int(books.heat(rows[-1:])[0])
         size = int(table.size[rows].sum())
-        need = Need(target, size - target.free_bytes, int(rows.size) - target.free_slots)
+        need = self._need(target, size, int(rows.size), tenant)
         if not need.met:
             evictor = self._catalog.rows.evictor
             plan = evictor.plan(need)
@@ -269,6 +279,24 @@ class Tiering:
                 return rows[:0]
             self._evict(chosen, now, wall_ms, MEMORY)
         return rows
+
+    def _need(self, target: Segment, size: int, objects: int, tenant: int) -> Need:
+        """What has to go for them: as a put of this tenant would have it."""
+        room, shares = self._catalog.room, self._catalog.rows.shares
+        need = Need(target, size - target.free_bytes, objects - target.free_slots)
+        if shares is None:
+            return need
+        need.stages = room.stages(tenant, size, objects, (need.size, need.objects))
+        beyond = size + self._coming(tenant) - shares.left(tenant).nbytes
+        if beyond > 0:  # it may not borrow: its own make room, also where memory is idle
+            need.size, need.stages = max(need.size, beyond), (Stage(tenant),)
+        return need
+
+    def _coming(self, tenant: int) -> int:
+        """Bytes of this tenant's that are on their way back: nobody counts them as its yet."""
+        owners = self._catalog.table.tenant
+        back = (one for one in self._catalog.copying if one.source.below and not one.target.below)
+        return sum(one.size for one in back if int(owners[one.rows[0]]) == tenant)
 
     # What became of it.
 
