@@ -104,6 +104,32 @@ def test_what_was_put_meanwhile_is_lost_with_a_segment_that_is_gone_too_soon(
     assert world.look(client, KEYS[0]) == [L.ABSENT]
 
 
+def test_a_leader_that_did_not_hear_it_is_told_with_the_next_join(world: MasterWorld) -> None:
+    client = world.client()
+    world.leave(world.nodes[1])
+    world.leave(world.nodes[0])
+    gone = world.nodes[1].agent.incarnation
+    world.nodes[0].machine.given_back.append(gone)
+    world.join(world.nodes[0])
+    assert sorted(world.stat(client)["segments"]) == ["0", "2"]
+    world.nodes[2].machine.given_back.append(world.nodes[0].agent.incarnation)
+    world.leave(world.nodes[2])
+    world.join(world.nodes[2])
+    assert sorted(world.stat(client)["segments"]) == ["0", "2"], "another node's word"
+
+
+def test_what_was_gone_and_joins_again_is_part_of_the_pool(world: MasterWorld) -> None:
+    """Its node was killed between its word and the removal of the file."""
+    client = world.client()
+    tell(world, world.nodes[1], "gone")
+    world.leave(world.nodes[1])
+    world.join(world.nodes[1])
+    world.pass_time(1.0)
+    assert sorted(world.stat(client)["segments"]) == ["0", "1", "2"]
+    assert world.put(client, KEYS, prefer_segment=1) == [S.COMMITTED] * 20
+    assert all(segments_of(world, client, key) == [1] for key in KEYS)
+
+
 def test_another_nodes_word_is_not_taken(world: MasterWorld) -> None:
     client = world.client()
     world.put(client, KEYS[:1], prefer_segment=1)

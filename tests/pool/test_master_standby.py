@@ -97,6 +97,28 @@ def test_a_segment_that_was_given_back_is_not_waited_for() -> None:
     assert [one.segment for one in topology.segments] == [1, 2]
 
 
+def test_a_segment_given_back_unheard_is_gone_once_its_node_is_heard() -> None:
+    """The way from the node to this master was cut while the segment went."""
+    world = MasterWorld()
+    for name in ("n0", "n0", "n1"):
+        world.add_node(name)
+    client, standby = world.client(), Standby(world)
+    world.put(client, [b"a"], prefer_segment=1)
+    standby.hear()
+    (first, kept), (second, _), _ = [(s, node) for s, (node, _) in standby.shadows.items()]
+    gone = standby.shadows[second][0].agent.incarnation
+    for session in (first, second):
+        standby.machine.disconnected(session, world.now)
+        del standby.shadows[session]
+    kept.machine.given_back.append(gone)
+    standby.join(kept)
+    assert standby.keys() == set()
+    world.nodes.remove(next(node for node in world.nodes if node.agent.incarnation == gone))
+    client = standby.lead()
+    world.pass_time(1.0)
+    assert sorted(world.stat(client)["segments"]) == ["0", "2"]
+
+
 def test_it_follows_puts_and_removals() -> None:
     world, client, standby = world_of()
     world.put(client, [b"a", b"b", b"c"], replicas=2)

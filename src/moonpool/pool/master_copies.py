@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import numpy as np
@@ -85,10 +85,25 @@ class Copies:
             return
         self._next_step = now
         segment = link.segment
-        if call.what != "gone":
-            (self._leaving.add if call.what == "leave" else self._leaving.discard)(segment.id)
-            segment.draining = self._drains(link)
+        if call.what == "gone":
+            self._gone(link, now, wall_ms)
             return
+        (self._leaving.add if call.what == "leave" else self._leaving.discard)(segment.id)
+        segment.draining = self._drains(link)
+
+    def given_back(
+        self, node: str, incarnations: Iterable[bytes], now: float, wall_ms: int
+    ) -> None:
+        """These of a node's segments went, perhaps while it was not heard here."""
+        for incarnation in incarnations:
+            segment = self._catalog.segments.find(incarnation)
+            if segment is not None and not segment.gone:
+                link = self._links[segment.id]
+                if link.endpoint.node == node:
+                    self._gone(link, now, wall_ms)
+
+    def _gone(self, link: NodeLink, now: float, wall_ms: int) -> None:
+        segment = link.segment
         self._leaving.discard(segment.id)
         held = segment.by_slot[segment.by_slot >= 0]
         self._catalog.lose(held, now, wall_ms)

@@ -4,7 +4,7 @@ it has raised its term to the master's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from moonpool.core.errors import BadInput
 from moonpool.core.tenants import tenant_number
@@ -20,9 +20,12 @@ from moonpool.pool.master_restoring import Restoring
 from moonpool.pool.master_standby import Standby
 from moonpool.pool.tombstones import DIGEST_BYTES, Tomb
 
+GivenBack = Callable[[str, Iterable[bytes], float, int], None]
+
 
 class Joins:
-    """`term_raised(term, now)` ends what was promised under an older term."""
+    """`term_raised(term, now)` ends what was promised under an older term. `given_back` are told
+    which segments a node that joins lends no more: its name and their incarnations."""
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class Joins:
         self.standby = standby
         self._restoring = restoring
         self.elected = standby.going_on
+        self.given_back: list[GivenBack] = []
         self.term_wanted = 0  # the lowest term under which a segment that was seen would obey
 
     def join(self, session: int, call: m.JoinSegment, now: float, wall_ms: int) -> None:
@@ -76,6 +80,8 @@ class Joins:
             self._adopt(link, now, wall_ms)
         self._presence.heard(link, now)
         self._links.changed()
+        for told in self.given_back:
+            told(call.endpoint.node, call.given_back, now, wall_ms)
 
     def _new(self, session: int, call: m.JoinSegment, now: float) -> NodeLink:
         endpoint = call.endpoint
@@ -97,6 +103,7 @@ class Joins:
         if link.session is not None:
             self._presence.detach(link, now)
         link.endpoint, link.session = call.endpoint, session
+        segment.gone = False  # its node said so, and died before it was
         self._place(segment, call.endpoint)
         return link
 

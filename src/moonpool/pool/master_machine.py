@@ -108,6 +108,7 @@ class MasterMachine:
         )
         step, removals = limits.copied_rows_a_step, self._removals
         self._copies = Copies(config, catalog, links, agents, removals, outbox, step, self._seed)
+        self.nodes.joins.given_back.append(self._copies.given_back)
         self.tiering = Tiering(config, catalog, self._copies, self._removals)
         self.tasks = TaskRoom(catalog, links, self._copies, step)
         self._reading = Reading(catalog, links, agents, self.recovery)
@@ -343,7 +344,6 @@ class MasterMachine:
         if self._gate is not None and isinstance(message, m.Reserve):
             self._gate.ask(asked, message)
             return
-        reply: m.Reply | None
         try:
             reply = self._handlers[type(message)](asked, message)
         except (ValueError, IndexError) as error:

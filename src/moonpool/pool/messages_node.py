@@ -16,6 +16,7 @@ class JoinSegment(msgspec.Struct, array_like=True, frozen=True, tag=40):
     data_bytes: int
     sealed: int  # objects in it, for progress
     follows: bool = False  # it reports to masters that stand by, too (since message version 2)
+    given_back: list[bytes] = []  # incarnations of segments that this node's life lends no more
 
 
 class Adopt(msgspec.Struct, array_like=True, frozen=True, tag=41):

@@ -18,6 +18,7 @@ from moonpool.pool.columns import u32, u64
 from moonpool.pool.node_shadow import CHANGES_MAX, CHUNK_SLOTS, changes_after, chunk_of
 
 DRAIN_S = 0.05
+GIVEN_BACK_MAX = 1024  # as many as a master counts in its life
 
 
 class NodeState(Enum):
@@ -55,6 +56,9 @@ class NodeMachine:
         self._next_heartbeat = 0.0
         self._next_drain = 0.0
         self.copies: deque[m.Copy] = deque()  # to be fetched by the shell, then `keep`
+        # Incarnations of further segments that this node no longer lends: some master may not have
+        # heard it when they went.
+        self.given_back: deque[bytes] = deque(maxlen=GIVEN_BACK_MAX)
 
     # --- events ---------------------------------------------------------------------------------
 
@@ -72,6 +76,7 @@ class NodeMachine:
             self.agent.data_bytes,
             self.agent.usage()["sealed"],
             follows=follows,
+            given_back=[*self.given_back],
         )
 
     def disconnected(self) -> None:

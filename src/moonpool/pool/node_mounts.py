@@ -156,6 +156,7 @@ class Mounts:
                 break
             await asyncio.sleep(LOOK_S)
             waited_s += LOOK_S
+        self._node.machine.given_back.append(mount.agent.incarnation)
         del self._mounts[mount.number]
         mount.follower.stop()
         await asyncio.gather(mount.serving, return_exceptions=True)
