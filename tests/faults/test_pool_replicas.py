@@ -162,9 +162,9 @@ def test_a_session_for_which_one_copy_suffices_outlives_a_silent_node(shared_mem
         assert (result.status, result.replicas) == (PutStatus.STORED, 1)
         assert pool.get("k") == value
         begun = answered_within(
-            TIMEOUT_S,
+            2 * TIMEOUT_S,  # half of what it has
             lambda: pool.write_session(
-                ["late"], [10], replicas=2, min_replicas=1, timeout_s=TIMEOUT_S
+                ["late"], [10], replicas=2, min_replicas=1, timeout_s=4 * TIMEOUT_S
             ),
         )
         begun.write(0, [b"0123456789"])
