@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from moonpool.core.errors import BadConfig
@@ -110,6 +111,51 @@ def test_priority_lets_the_own_wait_count_for_more() -> None:
     model = SecondsCost(locality=4)
     assert model.costs(facts(**held_but_busy)).argmin() == 0
     assert model.costs(facts(**held_but_busy, priority=3)).argmin() == 1
+
+
+def two_that_took(first_s: float, second_s: float) -> Brain:
+    """Each has computed eight prompts of 1,024 tokens, one after the other."""
+    brain = Brain()
+    for name in ("first", "second"):
+        brain.add_worker(Worker(id=name, model="m", block_size=16))
+    draw = np.random.default_rng(0)
+    for number in range(8):
+        for name, seconds in (("first", first_s), ("second", second_s)):
+            ask = RouteRequest(model="m", tokens=new_prompt(draw), pin=Target(name))
+            booking = brain.decide(ask, 10.0 * number).booking_id
+            brain.first_token(booking, 10.0 * number + seconds)
+            brain.free(booking, 10.0 * number + seconds)
+    return brain
+
+
+def new_prompt(draw: np.random.Generator) -> npt.NDArray[np.uint32]:
+    return draw.integers(0, 1 << 30, 1024, dtype=np.uint32)
+
+
+@pytest.mark.parametrize("others_waiting", [0, 1])
+def test_who_seems_a_little_faster_does_not_get_every_new_prefix(others_waiting: int) -> None:
+    """Its cache would hold them all and that of the other none."""
+    brain, draw = two_that_took(0.3, 0.2), np.random.default_rng(1)
+    rates = brain.learner.prefill_s.max() / brain.learner.prefill_s[brain.learner.prefill_s > 0]
+    assert rates.max() > 1.3
+    chosen, waiting = [], []
+    for number in range(12):
+        decision = brain.decide(RouteRequest(model="m", tokens=new_prompt(draw)), 100.0 + number)
+        chosen.append(decision.worker)
+        waiting.append(decision.booking_id)
+        if len(waiting) > others_waiting:
+            brain.free(waiting.pop(0), 100.5 + number)
+    assert chosen.count("first") == chosen.count("second")
+
+
+def test_who_is_much_slower_gets_what_the_faster_has_a_queue_for() -> None:
+    brain, draw = two_that_took(0.05, 0.4), np.random.default_rng(1)
+    chosen = [
+        brain.decide(RouteRequest(model="m", tokens=new_prompt(draw)), 100.0).worker
+        for _ in range(18)
+    ]
+    assert set(chosen[:4]) == {"first"}
+    assert 1 <= chosen.count("second") <= 4
 
 
 def test_the_native_sum_is_the_models() -> None:

@@ -126,6 +126,15 @@ def test_prompts_of_one_step_count_together_and_nonsense_is_bounded() -> None:
     assert forgotten.prefill_s[1] == 1e-4
 
 
+def test_a_stall_says_little_of_the_next_prompt() -> None:
+    usual = [(1000, 0, 100.0 * i, 100.0 * i + 0.25) for i in range(14)]
+    before = learnt(usual).prefill_s[1]
+    stalled = learnt([*usual, (1000, 0, 1400.0, 1403.0)]).prefill_s[1]  # twelve times as long
+    assert before < stalled < 1.3 * before
+    slower = [(1000, 0, 1400.0 + 100 * i, 1403.0 + 100 * i) for i in range(200)]
+    assert learnt([*usual, *slower]).prefill_s[1] == pytest.approx(3e-3, rel=0.05)
+
+
 def test_guesses_live_between_one_and_two_times_their_life() -> None:
     turns = Generations(10.0, (3, 4))
     assert turns.turn(0.0) == ()

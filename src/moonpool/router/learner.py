@@ -2,8 +2,8 @@
 
 Prompts of one target are computed one after the other, so each took the time since the one before
 (or since it came). Fits  time = prefill_s x uncached + transfer_s x tokens from the pool  by least
-squares that forget, starting from the configured coefficients as if they had been observed. What
-running answers add is learnt apart, in step_learner.py.
+squares that forget, starting from the configured coefficients as if they had been observed; after
+the first prompt stalls are cut. What running answers add is learnt apart, in step_learner.py.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from moonpool.router.step_learner import StepLearner
 
 _FORGET = 0.98
 _PRIOR_TOKENS = 2048.0
+_STALL = 4.0
+"""A prompt counts as having taken at most so many times what was expected: others use the machine,
+too, and one that stood still for seconds says little about the next."""
 _RANGE = 1e3
 """Learnt values stay within this factor of the configured ones, whatever is reported."""
 
@@ -74,7 +77,10 @@ class Learner:
         self._last[place] = now
         prefill_s, transfer_s = self._start
         sums = self._sums[place]
-        if not sums:
+        if sums:
+            expected = computed * self.prefill_s[place] + brought * self.transfer_s[place]
+            seconds = min(seconds, _STALL * float(expected))
+        else:
             weight = _PRIOR_TOKENS**2
             sums = [weight, 0.0, weight, weight * prefill_s, weight * transfer_s]
         seen = (
