@@ -61,7 +61,7 @@ class Engine:
             "disable_log_stats": False,
         }
         self._llm = vllm.LLM(**{**defaults, **arguments})
-        self._counts: dict[str, float] = {}
+        self._adapters: dict[str, Any] = {}
         self.generate([WARM_UP], max_tokens=1)
         self.start_s = round(time.monotonic() - started, 1)
 
@@ -71,8 +71,10 @@ class Engine:
         max_tokens: int = 8,
         salt: str | None = None,
         logprobs: int = 1,
+        adapter: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Greedy answers; `logprobs` are those of the tokens chosen, exactly as computed."""
+        """Greedy answers; `logprobs` are those of the tokens chosen, exactly as computed. `adapter`
+        is the folder of a LoRA."""
         sampling = self._sampling(
             temperature=0, max_tokens=max_tokens, ignore_eos=True, logprobs=logprobs
         )
@@ -80,8 +82,18 @@ class Engine:
         for each in inputs:
             if salt is not None:
                 each["cache_salt"] = salt
-        outputs = self._llm.generate(inputs, sampling, use_tqdm=False)
+        lora = None if adapter is None else self._adapter(adapter)
+        outputs = self._llm.generate(inputs, sampling, lora_request=lora, use_tqdm=False)
         return [_answer(output) for output in outputs]
+
+    def _adapter(self, folder: str) -> Any:
+        """The same request for the same folder."""
+        from vllm.lora.request import LoRARequest
+
+        if folder not in self._adapters:
+            number = len(self._adapters) + 1
+            self._adapters[folder] = LoRARequest(os.path.basename(folder), number, folder)
+        return self._adapters[folder]
 
     def reset(self) -> bool:
         """Forget vLLM's own prefix cache; the pool's stays."""
