@@ -85,7 +85,7 @@ format: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 -q
 
-## test-engines  real vLLM on the CPU against a real pool: 2.5 GB and 3 minutes to install, 12 to 16 to run
+## test-engines  real vLLM on the CPU against a real pool: 2.5 GB and 3 minutes to install, 12 to 17 to run
 test-engines: $(ENGINES_STAMP)
 	@du -sh $(ENGINES_VENV)
 	$(ENGINES_VENV)/bin/python -m pytest tests/engines --engines -q --timeout 600 --durations 10
