@@ -25,7 +25,7 @@ class Standby:
 
     def __init__(self, world: MasterWorld, config: MasterConfig = HA) -> None:
         self.world = world
-        self.machine = MasterMachine(config, bytes([9] * 16), stand_by=True)
+        self.machine = MasterMachine(config, bytes([9] * 16), stand_by=True, tenants=world.tenants)
         self.shadows: dict[int, tuple[Node, Shadow]] = {}
         for node in world.nodes:
             self.join(node)

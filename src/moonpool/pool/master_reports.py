@@ -104,9 +104,7 @@ class Reports:
         """Which reported versions a tombstone covers, or have a key that is not their tenant's."""
         removed = np.zeros(report.slots.size, np.bool_)
         if self._catalog.rows.shares is not None:
-            keys = split_keys(report.blob, report.ends)
-            pairs = zip(keys, report.tenants.tolist(), strict=True)
-            removed |= [not fits(key, tenant) for key, tenant in pairs]
+            removed |= forged(report)
         tombstones = self._agents.tombstones
         if len(tombstones):
             start = 0
@@ -188,6 +186,13 @@ class Reports:
         gone = ours & ~sealed & (table.replica_generation[replicas] <= generations)
         if gone.any():
             self._catalog.rows.lose_replicas(distinct(replicas[gone]), wall_ms, now)
+
+
+def forged(report: Report) -> Bool:
+    """Which have a key that is not their tenant's: somebody wrote it at an agent."""
+    keys = split_keys(report.blob, report.ends)
+    pairs = zip(keys, report.tenants.tolist(), strict=True)
+    return np.array([not fits(key, tenant) for key, tenant in pairs], np.bool_)
 
 
 def report_of(call: m.InventoryChunk) -> Report:

@@ -18,7 +18,7 @@ from moonpool.pool.catalog.inventory import Report, rows_of
 from moonpool.pool.columns import u32
 from moonpool.pool.effects import Effect, Send
 from moonpool.pool.master_links import Links, LinkState, NodeLink
-from moonpool.pool.master_reports import report_of
+from moonpool.pool.master_reports import forged, report_of
 
 WAITING_MAX = 4096  # newer values of a segment that wait for the older ones to go
 
@@ -36,7 +36,7 @@ class Standby:
         self.leader = ""  # its address, as far as known
         self.changes = 0
         self._waiting: dict[int, dict[int, Report]] = {}  # by segment and slot
-        self._unsure: set[int] = set()  # segments of which more waits than is kept
+        self._unsure: set[int] = set()  # segments that hold what is not known here
 
     def follow(self, link: NodeLink, able: bool) -> None:
         """A node has joined: it is to report, all of it. One of an older release is not `able`:
@@ -105,6 +105,9 @@ class Standby:
 
     def _take(self, link: NodeLink, report: Report, now: float, wall_ms: int) -> None:
         table = self._catalog.table
+        if self._catalog.rows.shares is not None and (strange := forged(report)).any():
+            self._unsure.add(link.segment.id)  # all told anew, it is retired
+            report = rows_of(report, np.flatnonzero(~strange))
         rows: I32 = table.find(report.blob, report.ends)
         other = rows >= 0
         other &= table.state[rows] == COMMITTED

@@ -10,6 +10,7 @@ from moonpool.pool import messages as m
 from moonpool.pool.columns import i32, pack_keys, u64
 from tests.pool.master_world import reserve_message
 from tests.pool.tenancy.world import TenantWorld, tenant
+from tests.pool.test_master_standby import Standby
 
 STORED, FOUND, ABSENT = m.PutStatus.COMMITTED, m.LookupStatus.FOUND, m.LookupStatus.ABSENT
 
@@ -161,8 +162,11 @@ def test_files_of_shared_segments_are_told_to_the_operator_only(world: TenantWor
     assert [(one.path, one.unix) for one in told] == [("/shared", "/sock")]
 
 
-def test_what_an_inventory_brings_must_be_its_tenants(world: TenantWorld) -> None:
-    """A writer that named another's key at an agent is found out by the next master."""
+@pytest.mark.parametrize("followed", [False, True])
+def test_what_an_inventory_brings_must_be_its_tenants(world: TenantWorld, followed: bool) -> None:
+    """A writer that named another's key at an agent is found out by the next master, also by one
+    that stood by and heard of it as it happened."""
+    standby = Standby(world) if followed else None
     a = world.visitor("a")
     world.put(a, [b"good"])
     b = world.tenants.named("b")
@@ -171,12 +175,18 @@ def test_what_an_inventory_brings_must_be_its_tenants(world: TenantWorld) -> Non
     real, world.tenants = world.tenants, _Forged(world.tenants, b.scope)  # type: ignore[assignment]
     world.claim(0, b"forged", 10**6, 64, world.master.catalog.term)
     world.tenants = real
-    world.start(2, first_term=50)
-    for node in world.nodes:
-        world.join(node)
+    if standby is not None:
+        standby.hear()
+        standby.lead()
+    else:
+        world.start(2, first_term=50)
+        for node in world.nodes:
+            world.join(node)
     session = world.visitor("b")
     assert world.keys(session) == set() and world.look(session, b"forged") == [ABSENT]
     assert world.keys(world.visitor("a")) == {b"good"}
+    assert sum(node.agent.usage()["sealed"] for node in world.nodes) == 1
+    assert world.put(session, [b"forged"]) == [m.PutStatus.COMMITTED]
 
 
 class _Forged:
