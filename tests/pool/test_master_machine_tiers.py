@@ -341,3 +341,17 @@ def test_whatever_happens_what_is_said_to_be_there_is_there(seed: int) -> None:
             for segment, slot, generation in places:
                 data = world.bytes_of(agents[segment].agent, slot, generation)
                 assert data[: len(one)] == one and len(data) == SIZE
+
+
+def test_a_drained_node_gives_up_its_disk_too() -> None:
+    """What lay there only comes to memory of another node; what cannot yet stays and is counted."""
+    world = World()
+    world.put_all(*KEYS[: IN_MEMORY + 3])
+    assert [world.where(key) for key in KEYS[:3]] == [[1]] * 3
+    room = world.add_node("b", 2 * MEMORY)
+    world.call(world.me, m.Drain("a"), m.Done)
+    world.pass_time(8.0, 0.1)
+    assert world.call(world.me, m.Drain("a"), m.Done).count == 0
+    assert all(world.where(key) == [2] for key in KEYS[: IN_MEMORY + 3])
+    assert room.agent.usage()["sealed"] == IN_MEMORY + 3
+    assert world.stat(world.me)["evicted_objects"] == 0
