@@ -8,6 +8,7 @@ import pytest
 
 from moonpool.pool import messages as m
 from moonpool.pool.master_limits import MasterLimits
+from moonpool.pool.master_links import NodeLink
 from moonpool.pool.messages import LookupStatus as L
 from moonpool.pool.messages import PutStatus as S
 from tests.pool.master_world import CONFIG, MasterWorld, Node
@@ -128,6 +129,28 @@ def test_a_slot_the_agent_gave_up_is_lost(world: MasterWorld) -> None:
     agent.retire(np.array([slot], np.uint32), np.array([generation], np.uint64), agent.term)
     world.pass_time(1)
     assert world.look(client, b"a") == [L.ABSENT]
+
+
+def test_a_round_without_any_node_looks_at_each_of_them_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A master that was cut off from a thousand asked each of all others: for half a second."""
+    world = MasterWorld()
+    for _ in range(40):
+        world.leave(world.add_node())
+    asked = 0
+    obeys = NodeLink.obeys.fget
+    assert obeys is not None
+
+    def counted(link: NodeLink) -> bool:
+        nonlocal asked
+        asked += 1
+        return obeys(link)
+
+    monkeypatch.setattr(NodeLink, "obeys", property(counted))
+    world.now += 100.0
+    world.perform(world.master.tick(world.now))
+    assert 0 < asked <= 3 * 40
 
 
 def test_expiries_a_node_missed_are_told_on_its_return(world: MasterWorld) -> None:

@@ -142,6 +142,23 @@ def test_remove_says_pending_and_where_at_its_deadline(world: MasterWorld) -> No
     assert world.answer(request, m.Removed).pending_nodes == ["n1"]
 
 
+def test_what_no_living_node_remembers_is_not_said_to_be_removed() -> None:
+    """Its lease has passed and nobody reads it; but the next master would hear of it from the
+    node that returns, and from nobody that it was removed."""
+    world = MasterWorld()
+    node = world.add_node()
+    client = world.client()
+    world.put(client, [b"a", b"b"])
+    world.leave(node)
+    early = remove(world, client, b"a", wait_ms=8000)
+    world.pass_time(5.0)
+    assert world.master.nodes.links[0].lost
+    late = remove(world, client, b"b", wait_ms=8000)
+    assert world.replies[early] == world.replies[late] == []
+    world.pass_time(9.0)
+    assert removed(world, early) == removed(world, late) == [R.PENDING]
+
+
 def test_remove_prefix(world: MasterWorld) -> None:
     client = world.client()
     world.put(client, [b"a1", b"a2", b"b"])

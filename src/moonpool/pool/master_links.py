@@ -138,7 +138,9 @@ class Links:
     def reported_names(self) -> set[str]:
         return {link.endpoint.node for link in self if link.segment.known}
 
-    def remembered_without(self, lost: NodeLink) -> bool:
+    def remembered_without(self, lost: NodeLink, obeying: int | None = None) -> bool:
         """Some living node keeps the tombstones of what this one missed: should the master be
-        replaced, too, nothing removed comes back with it."""
+        replaced, too, nothing removed comes back with it. `obeying`: how many obey, if known."""
+        if obeying is not None:
+            return obeying > lost.obeys
         return any(link is not lost and link.obeys for link in self)

@@ -64,13 +64,16 @@ class Presence:
 
     def tick(self, now: float, wall_ms: int, sure: bool = True) -> None:
         """`sure`: no other master can have renewed the lease of a node that is away from here."""
+        obeying: int | None = None  # counted once: all nodes may be lost at the same time
         for link in self._links:
             link.segment.settle(now, float("-inf"))
             link.segment.breaker.settle(now)
             if not link.lost and link.lease_until <= now:
                 self._lost(link, now, wall_ms)
             if link.lost and sure:
-                remembered = self._links.remembered_without(link)
+                if obeying is None:
+                    obeying = sum(one.obeys for one in self._links)
+                remembered = self._links.remembered_without(link, obeying)
                 unheard = self._orders.lease_passed(link.segment.id, remembered)
                 self._agents.unheard.add(link.segment.id, unheard)
                 if link.away_since + self._forget_after_s <= now:
