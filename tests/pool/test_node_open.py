@@ -7,11 +7,13 @@ import msgspec
 import pytest
 
 from moonpool import Pool
+from moonpool.core.clock import SystemClock
 from moonpool.core.errors import BadConfig, MoonpoolError, SegmentLocked, SegmentSpace
 from moonpool.core.sections import NodeConfig
 from moonpool.pool.cluster import local_directory
 from moonpool.pool.node import NodeServer
 from moonpool.pool.node_segments import open_segment
+from moonpool.pool.tier_open import open_tiers
 
 MEMORY = 1 << 20
 
@@ -68,6 +70,32 @@ def test_another_size_than_before(folder: Path) -> None:
     with pytest.raises(BadConfig, match="asked for 2 MiB"):
         open_segment(config(folder, memory=2 * MEMORY))
     open_segment(config(folder))[0].close()
+
+
+@pytest.mark.parametrize(("was", "asked"), [("", "a"), ("a", ""), ("a", "b")])
+def test_a_segment_that_served_others(folder: Path, was: str, asked: str) -> None:
+    """Who may map it would read what they left there."""
+    settings = config(folder)
+    open_segment(msgspec.structs.replace(settings, tenant=was))[0].close()
+    with pytest.raises(BadConfig, match=r"n\.seg .*remove it to start empty"):
+        open_segment(msgspec.structs.replace(settings, tenant=asked))
+    open_segment(msgspec.structs.replace(settings, tenant=was))[0].close()
+
+
+@pytest.mark.parametrize(("was", "asked"), [("", "a"), ("a", ""), ("a", "b")])
+def test_a_disk_that_served_others(folder: Path, was: str, asked: str) -> None:
+    settings = msgspec.structs.replace(config(folder), disk=str(folder), disk_size=1 << 26)
+
+    def open_(tenant: str) -> None:
+        for tier in open_tiers(
+            msgspec.structs.replace(settings, tenant=tenant), "n", SystemClock()
+        ):
+            tier.agent.close()
+
+    open_(was)
+    with pytest.raises(BadConfig, match=r"n\.tier .*remove it to start empty"):
+        open_(asked)
+    open_(was)
 
 
 @pytest.mark.parametrize("text", [b"", b"x" * 100_000])

@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moonpool.core.errors import (
@@ -90,6 +91,16 @@ def _naming(where: object, error: Exception) -> str:
     return text if str(where) in text else f"{where}: {text}"
 
 
+def require_same_tenant(path: Path, was: str, asked: str) -> None:
+    """What is left there may be read by whoever it serves now. Raises BadConfig."""
+    if was != asked:
+        served = f"tenant {was!r} alone" if was else "all tenants"
+        raise BadConfig(
+            f"{path} served {served}, asked for node.tenant = {asked!r}; ask for the same, or "
+            "remove it to start empty"
+        )
+
+
 def open_named(config: NodeConfig, name: str, capacity: int | None) -> SegmentAgent:
     """The segment `name`; of `capacity`, unless its file says how large it is (None). Raises
     SegmentError, BadConfig."""
@@ -104,9 +115,15 @@ def open_named(config: NodeConfig, name: str, capacity: int | None) -> SegmentAg
             if path.is_relative_to(SHARED_MEMORY):
                 require_room(config.memory + headroom_bytes(config))
             return _core.SegmentAgent.create(
-                str(path), config.memory, headroom_bytes(config), slot_count(config), config.rows
+                *(str(path), config.memory, headroom_bytes(config), slot_count(config)),
+                *(config.rows, config.tenant.encode()),
             )
         agent = _core.SegmentAgent.adopt(str(path))
+    try:
+        require_same_tenant(path, agent.trust_domain.decode(), config.tenant)
+    except BadConfig:
+        agent.close()
+        raise
     if capacity is not None and agent.capacity_bytes != capacity:
         held = agent.capacity_bytes
         agent.close()

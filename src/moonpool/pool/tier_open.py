@@ -9,15 +9,18 @@ from moonpool.core.errors import BadConfig, MoonpoolError
 from moonpool.core.host import host_id
 from moonpool.core.sections import NodeConfig
 from moonpool.core.units import format_bytes
+from moonpool.pool.node_segments import require_same_tenant
 from moonpool.pool.tier_node import TierNode
 from moonpool.pool.tiers.agent import TierAgent
 from moonpool.pool.tiers.device_memory import TorchMemory
 from moonpool.pool.tiers.device_store import DeviceStore
 from moonpool.pool.tiers.disk_log import DiskLog, bucket_bytes_of
+from moonpool.pool.tiers.index_file import INDEX_NAME
 from moonpool.pool.tiers.object_store import ObjectStore, open_remote
 
 OBJECT_BYTES = 16_384  # one slot for so many bytes
 SLOTS = 1024, 1 << 22
+TENANT_NAME = "tenant"
 LIVE_SHARE = 0.85  # of what the files may take; the rest is garbage on its way out
 
 
@@ -42,8 +45,21 @@ def open_tiers(config: NodeConfig, name: str, clock: Clock) -> list[TierNode]:
     return [TierNode(config, name, agent, clock) for agent in agents]
 
 
+def _for_tenant(directory: Path, tenant: str) -> None:
+    """Whom the folder serves stands in it; nothing does: all. Raises BadConfig, OSError."""
+    mark = directory / TENANT_NAME
+    if (directory / INDEX_NAME).exists():
+        require_same_tenant(directory, mark.read_text() if mark.exists() else "", tenant)
+        return
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    mark.unlink(missing_ok=True)
+    if tenant:
+        mark.write_text(tenant)
+
+
 def _disk(config: NodeConfig, directory: Path, clock: Clock) -> TierAgent:
     capacity = disk_capacity_bytes(config.disk_size)
+    _for_tenant(directory, config.tenant)
     store = DiskLog(
         directory,
         config.disk_size,
@@ -56,6 +72,7 @@ def _disk(config: NodeConfig, directory: Path, clock: Clock) -> TierAgent:
 
 
 def _remote(config: NodeConfig, name: str, directory: Path, clock: Clock) -> TierAgent:
+    _for_tenant(directory, config.tenant)
     store = ObjectStore(
         directory,
         open_remote(config.remote),
