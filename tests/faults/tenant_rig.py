@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from moonpool.core.sections import ClientConfig
+from moonpool.pool.cluster import Cluster
 from moonpool.pool.pool import Pool
 from moonpool.pool.shell import BlockingShell
 from tests.faults.pool_rig import MIB, Rig
@@ -50,7 +51,9 @@ def tenant_pool(
 
 
 @contextmanager
-def visitor(rig: Rig, name: str, *, timeout_s: float = 10.0, **how: Any) -> Iterator[Pool]:
+def visitor(
+    rig: Rig | Cluster, name: str, *, timeout_s: float = 10.0, **how: Any
+) -> Iterator[Pool]:
     """A client of this tenant; the operator without a name."""
     token = TOKENS[name] if name else CLUSTER
     config = ClientConfig(master=rig.address, token=token, timeout_ms=int(timeout_s * 1000), **how)

@@ -26,7 +26,7 @@ from moonpool.pool.pool import Pool
 from moonpool.pool.port_tcp import TcpPort
 from moonpool.pool.ports import CLAIM_DTYPE, AbortCall, PutCall, ReadCall, ReadRangeCall
 from moonpool.pool.results import PutStatus
-from tests.faults.pool_rig import HEARTBEAT_MS, MIB, ROOT, Rig, stamp
+from tests.faults.pool_rig import HEARTBEAT_MS, MIB, ROOT, Rig, counter, eventually, stamp
 from tests.faults.tenant_rig import CLUSTER, TOKENS, tenant_pool, tenants_file, visitor
 
 pytestmark = pytest.mark.faults
@@ -234,9 +234,9 @@ def counted(operator: Pool) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="users of their own can be had by root only")
 def test_a_hostile_client_that_maps_all_it_can_finds_no_other_stamp() -> None:
-    """Each tenant has a node of its own user, and there is one for all. As A's user, with A's
-    token: whatever the pool tells of, whatever lies in /dev/shm, whatever other processes have
-    open, is mapped and searched."""
+    """Each tenant has a node of its own user, with a disk below its memory, and there is one for
+    all. As A's user, with A's token: whatever the pool tells of, whatever lies in /dev/shm (the
+    disks, too), whatever other processes have open, is mapped and searched."""
     with tempfile.TemporaryDirectory(prefix="moonpool-faults-", dir="/dev/shm") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -244,7 +244,15 @@ def test_a_hostile_client_that_maps_all_it_can_finds_no_other_stamp() -> None:
         os.chmod(path, 0o644)
         users = {"a": 61001, "b": 61002, "": 61003}
         cluster = Cluster(
-            MasterConfig(port=0, token=CLUSTER, tenants=path, node_lease_ms=1000, grace_ms=1200), []
+            MasterConfig(
+                port=0,
+                token=CLUSTER,
+                tenants=path,
+                node_lease_ms=1000,
+                grace_ms=1200,
+                offload="write",
+            ),
+            [],
         )
         nodes = []
         try:
@@ -257,6 +265,8 @@ def test_a_hostile_client_that_maps_all_it_can_finds_no_other_stamp() -> None:
             for tenant in ("a", "b"):
                 ran = _as_user(users[tenant], "fill", cluster.address, tenant)
                 assert ran.split() == ["filled", "16"], ran
+            with visitor(cluster, "") as operator:
+                eventually(lambda: counter(operator, "tier_objects") == 32, "all are on disk, too")
             found = _as_user(users["a"], "search", cluster.address, "a").split()
             assert found[0] == "searched"
             mapped, own_stamps, others = map(int, found[1:])
@@ -280,6 +290,8 @@ def _node_of(
         memory=4 * MIB,
         headroom=4 * MIB,
         dir=str(folder),
+        disk=str(folder) if tenant else "",
+        disk_size=64 * MIB,
         token=CLUSTER,
         tenants=tenants,
         tenant=tenant,

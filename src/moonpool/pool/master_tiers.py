@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from moonpool.core.sections import MasterConfig
-from moonpool.pool.catalog.base import COMMITTED, I32, IN_FLIGHT, ORPHAN, U8, SegmentFacts
+from moonpool.pool.catalog.base import COMMITTED, I32, IN_FLIGHT, ORPHAN, U8, Bool, SegmentFacts
 from moonpool.pool.catalog.catalog import Catalog
 from moonpool.pool.catalog.copying import COPIES_PER_ORDER, CopyOrder
 from moonpool.pool.catalog.distinct import distinct
@@ -126,25 +126,37 @@ class Tiering:
     def _ready(self, now: float) -> list[Segment]:
         """Tiers that take another order."""
         open_orders = [order.target.id for order in self._catalog.copying]
-        return [one for one in self._willing(now) if open_orders.count(one.id) < OFFLOADS_MAX]
-
-    def _willing(self, now: float) -> list[Segment]:
-        """Tiers that take orders, at present or when they are done with some."""
         return [
             one
-            for one in self._catalog.segments
-            if one.below and one.open and not one.draining and self._resting.get(one.id, 0.0) <= now
+            for one in self._there()
+            if self._resting.get(one.id, 0.0) <= now and open_orders.count(one.id) < OFFLOADS_MAX
+        ]
+
+    def _there(self) -> list[Segment]:
+        """Tiers that take orders, at present or when they are done with some and have rested."""
+        return [
+            one for one in self._catalog.segments if one.below and one.open and not one.draining
         ]
 
     def _lacking_busy(self, rows: I32, now: float) -> I32:
-        """Those of which a tier is to have a copy that takes no further order at present."""
-        ready = {one.medium for one in self._ready(now)}
-        busy = {one.medium for one in self._willing(now)} - ready
+        """Those of which a tier is to have a copy that takes no further order at present, and none
+        of its kind that may have them does."""
         table, books = self._catalog.table, self._catalog.rows.tiers
         rows = rows[table.state[rows] == COMMITTED]
-        if not busy or not rows.size:
-            return rows[:0]
-        return rows[np.logical_or.reduce([~books.on(rows, medium) for medium in busy])]
+        ready, there = self._ready(now), self._there()
+        later = np.zeros(rows.size, np.bool_)
+        for medium in {one.medium for one in there} if rows.size else ():
+            takes = self._takes(rows, [one for one in ready if one.medium == medium])
+            would = self._takes(rows, [one for one in there if one.medium == medium])
+            later |= would & ~takes & ~books.on(rows, medium)
+        return rows[later]
+
+    def _takes(self, rows: I32, tiers: list[Segment]) -> Bool:
+        """Which of these have a tenant that one of these tiers serves."""
+        serves = [one.serves for one in tiers]
+        if -1 in serves:
+            return np.ones(rows.size, np.bool_)
+        return np.isin(self._catalog.table.tenant[rows].astype(np.int64), serves)
 
     def _down(self, rows: I32, now: float, wall_ms: int) -> I32:
         """Orders for as many of these as may go now; those whose turn has not come."""

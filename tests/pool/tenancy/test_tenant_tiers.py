@@ -130,3 +130,17 @@ def test_what_comes_back_of_a_borrower_takes_nothing_of_who_is_within_its_quota(
     assert where(world, b, "b0") == where(world, b, "b1") == [0, 1]
     assert where(world, a, "k0") == [0, 1]
     assert world.held("a")["committed_bytes"] == 2 * SIZE
+
+
+def test_what_its_tenants_tier_has_no_turn_for_is_not_forgotten_when_others_have() -> None:
+    """It could not keep something a moment ago, and is left alone for a second."""
+    world = world_of(tenant("a"), tenant("b"))
+    lend(world, 8)
+    of_a, of_b = lend(world, 8, "a", medium="disk"), lend(world, 8, "b", medium="disk")
+    world.master.tiering._resting[2] = world.now + 1.0
+    a, b = world.visitor("a"), world.visitor("b")
+    put(world, b, "of b")
+    put(world, a, "of a")
+    assert (sealed(of_a), sealed(of_b)) == (1, 0)
+    world.pass_time(2.0, 0.1)
+    assert (sealed(of_a), sealed(of_b)) == (1, 1)
