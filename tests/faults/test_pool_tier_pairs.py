@@ -33,7 +33,11 @@ def rig() -> Iterator[Rig]:
     lines = {"a": f"quota_bytes = {QUOTA}\nborrow = false"}
     with tempfile.TemporaryDirectory(prefix="moonpool-faults-", dir="/dev/shm") as folder:
         disk = {"disk": f"{folder}/disk", "disk_size": 64 * MIB}
-        with tenant_pool(Path(folder), lines=lines, node=disk, offload="write") as made:
+        settings: dict[str, Any] = {
+            "offload": "write",
+            "promote_reads": 0,
+        }  # nothing moves by reads
+        with tenant_pool(Path(folder), lines=lines, node=disk, **settings) as made:
             yield made
 
 
