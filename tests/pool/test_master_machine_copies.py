@@ -296,6 +296,15 @@ def test_an_order_that_is_not_answered_is_given_up(world: MasterWorld, how: str)
     assert nodes_of(world, client, b"a") != [0] and drain(world, client, "n0") == 0
 
 
+def test_objects_on_their_way_are_counted(world: MasterWorld) -> None:
+    client = world.client()
+    assert world.put(client, [b"a", b"b", b"c"], prefer_segment=0) == [S.COMMITTED] * 3
+    world.copying = False
+    drain(world, client, "n0")
+    world.pass_time(0.5)
+    assert world.stat(client)["copies_open"] == 3
+
+
 def test_bytes_that_are_not_the_objects_are_not_kept(world: MasterWorld) -> None:
     client = world.client()
     node, order = order_to(world, client, b"a")

@@ -32,7 +32,7 @@ def catalog_counters(catalog: Catalog) -> Counters:
         "groups": len(catalog.rows.groups),
         "groups_overflowed": catalog.rows.groups.overflowed,
         "hot_objects": len(catalog.rows.heat),
-        "copies_open": len(catalog.copying),
+        "copies_open": sum(order.rows.size for order in catalog.copying),
         "copies_made": catalog.copying.copied,
         "copies_failed": catalog.copying.failed,
         "events": len(catalog.events),
