@@ -13,6 +13,9 @@ namespace moonpool {
 namespace {
 
 constexpr std::uint32_t kRowBytesMax = 1 << 20;
+// Rows that follow each other are sent from where they lie, as a piece of their own from here on:
+// below, a piece more costs what their copy does.
+constexpr std::size_t kInPlaceBytes = 32 << 10;
 
 class GatherRows : public ObjectRequest {
  public:
@@ -113,12 +116,24 @@ class GatherRows : public ObjectRequest {
     }
     records[i].size = std::uint64_t{layer.count} * head_.row_bytes;
     for (std::size_t done = 0; done < layer.count;) {
-      const std::size_t count = std::min(rows_a_piece(), layer.count - done);
+      std::size_t count = std::min(rows_a_piece(), layer.count - done);
+      const std::size_t together = run_of(first + done, count);
+      if (together * head_.row_bytes >= kInPlaceBytes) count = together;
       chunks_.push_back({i, first + done, count});
       reply.pieces.push_back({nullptr, count * head_.row_bytes, i});
       done += count;
     }
     return records[i].size;
+  }
+
+  // How many rows, `most` at the most, follow each other in one object from position `at` on.
+  std::size_t run_of(std::size_t at, std::size_t most) const {
+    std::size_t rows = 1;
+    while (rows < most && positions_[at + rows] == positions_[at + rows - 1] + 1 &&
+           positions_[at + rows] % head_.unit_tokens != 0) {
+      rows++;
+    }
+    return rows;
   }
 
   Status look(std::uint32_t layer, std::uint32_t position) const {

@@ -105,6 +105,18 @@ TEST(rows_of_several_layers_come_in_one_frame) {
   auto op = gather(world, wanted, out);
   op->wait(-1);
   CHECK(holds(wanted, out));
+  // Long and short runs that cross objects, scattered rows before, between and after them.
+  wanted.positions.clear();
+  for (int part = 0; part < 12; part++) {
+    for (int i = 0; i < 40; i++) wanted.positions.push_back(random() % (8 * kUnit));
+    const std::uint32_t first = random() % (6 * kUnit), count = random() % (2 * kUnit);
+    for (std::uint32_t i = 0; i < count; i++) wanted.positions.push_back(first + i);
+  }
+  wanted.counts = {static_cast<std::uint32_t>(wanted.positions.size())};
+  out.assign(wanted.positions.size() * kRow, 0);
+  op = gather(world, wanted, out);
+  op->wait(-1);
+  CHECK(holds(wanted, out));
 }
 
 TEST(rows_of_an_object_in_several_parts) {

@@ -4,17 +4,19 @@ A prefix lies in a node's memory. `shm` readers hold views, `tcp` ones let the n
 full fetch is the same reader's `read_layer` into memory that was touched before; beside it stands
 what the machine can do at all, one memcpy of as many bytes (shm) or a plain program over one TCP
 connection. A first step gathers top_k rows of each layer, layer after layer as their indices would
-be known, into one layer's memory as attention would use it up. No attention or indexer is computed:
-these are times of moving rows.
+be known, into one layer's memory as attention would use it up: on demand out of the pool, after a
+full fetch out of the memory that it fetched to. No attention or indexer is computed: these are
+times of moving rows.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -36,6 +38,7 @@ from moonpool.bench.sparse_parts import (
     U8,
     U32,
     Laps,
+    Spare,
     Trace,
     is_stamped,
     layers_that_fit,
@@ -66,6 +69,9 @@ BUFFERS: Final = (1, 2, 3, 4)  # in units of k
 STEPS: Final = 12
 READERS: Final = (1, 2, 4)
 _STEPS_A_ROUND: Final = 5  # first steps; one full fetch takes far longer
+
+Gather = Callable[[int, U32, U8], Any]
+"""Rows of a layer at these positions, into this memory."""
 
 
 def rows(settings: Settings) -> Iterator[Row]:
@@ -107,6 +113,8 @@ class _Sparse:
             (layout.layers, layout.pages(tokens), layout.index_page_bytes), np.uint8
         )
         self._rows: U8 = np.ones((layout.layers, self._top_k, layout.entry_bytes), np.uint8)
+        # Four layers: no cache holds them.
+        self._spare = Spare(max(4 * self._private[0].nbytes, self._rows.nbytes))
         self._random = np.random.default_rng(7)
 
     def rows(self) -> Iterator[Row]:
@@ -124,9 +132,10 @@ class _Sparse:
                 yield from self._two_threads(transport, reader)
                 for times in BUFFERS if self._full_matrix or self._tokens == SIZES[0] else (2,):
                     published = Trace(self._layout.layers, self._tokens, self._top_k)
-                    yield self._steady(transport, reader, times, published)
+                    beside = limit if isinstance(limit, PlainProgram) else None
+                    yield self._steady(transport, reader, beside, times, published)
                     for name, recorded in self._recorded().items():
-                        yield self._steady(transport, reader, times, recorded, name)
+                        yield self._steady(transport, reader, beside, times, recorded, name)
                 for name, recorded in self._recorded().items():
                     figures = hint_figures(reader, recorded, self._keys, self._rounds)
                     yield self._row(f"{transport}-hint-{name}", figures)
@@ -143,30 +152,44 @@ class _Sparse:
     ) -> Iterator[Row]:
         """Everything whole, then some first steps, in turns: the machine's speed changes meanwhile.
         What arrives is checked outside the clock."""
-        here = self._here()
         laps = Laps()
         ok = True
         # A short prefix is fetched in the time of a tick of somebody else's: more often, then.
         often = max(2, min(8, SIZES[0] // self._tokens))
         self._read_keys(reader)  # touched before any clock runs
         self._read_whole(reader)
+        ways: dict[str, Gather] = {"step": reader.gather, "private_step": self._here().gather}
+        beside: PlainProgram | None = None
+        if isinstance(limit, PlainProgram):
+            beside = limit
+            ways["plain_step"] = lambda _layer, _wanted, out: beside.read(out, again=True)
         for _ in range(self._rounds * often):
-            laps.time("limit", lambda: limit.read(self._private))
-            laps.time("keys", lambda: self._read_keys(reader))
+            if beside is None:
+                laps.time("limit", lambda: limit.read(self._private))
+                laps.time("keys", lambda: self._read_keys(reader))
+                laps.time("full", lambda: self._read_whole(reader))
+            else:
+                self._everything_beside(laps, reader, beside)
             if not all((keys == n % 251).all() for n, keys in enumerate(self._keys)):
                 raise AssertionError("the index keys are others")
-            laps.time("full", lambda: self._read_whole(reader))  # private memory holds rows again
-            if not self._whole_is_right():
+            if not self._whole_is_right():  # private memory holds rows again
                 raise AssertionError("the full fetch brought other rows")
             for _ in range(max(1, _STEPS_A_ROUND // often)):
                 wanted = self._wanted()
-                for source, name in ((reader, "step"), (here, "private_step")):
-                    seconds, right = self._step(source, wanted)
-                    laps.add(name, seconds)
-                    ok = ok and right
+                ok = self._steps(laps, ways, wanted) and ok
                 laps.time("step_one_call", lambda w=wanted: self._one_call(reader, w))  # type: ignore[misc]
-                ok = ok and self._rows_are_right(wanted)
-        full, keys, step = (laps.median(name) for name in ("full", "keys", "step"))
+                ok = self._rows_are_right(wanted) and ok
+                if beside is not None:
+                    laps.time("plain_one_call", lambda: beside.read(self._rows, again=True))
+                    self._rows[:] = 0
+        yield from self._first_rows(transport, laps, ok)
+
+    def _first_rows(self, transport: str, laps: Laps, ok: bool) -> Iterator[Row]:
+        names = ("full", "keys", "step", "private_step")
+        full, keys, step, own = (laps.median(name) for name in names)
+        times = ["full", "limit", "step", "step_one_call", "private_step"]
+        if transport == "tcp":
+            times += ["plain_step", "plain_one_call"]
         shared: Row = {
             "full_bytes": self._private.nbytes,
             "step_bytes": self._rows.nbytes,
@@ -174,25 +197,27 @@ class _Sparse:
             "full_of_limit": laps.median("limit") / full,
             "step_p99_s": laps.percentile("step", 99),
             # What on-demand costs a lone request at every later step, without a hot buffer.
-            "batch1_step_ratio": step / laps.median("private_step"),
-            **laps.figures("full", "limit", "step", "step_one_call", "private_step"),
+            "batch1_step_ratio": step / own,
+            **laps.figures(*times),
             "ok": ok,
         }
         yield self._row(
             f"{transport}-resident",
             {
-                "first_step_ratio": full / step,
-                "first_step_ratio_one_call": full / laps.median("step_one_call"),
+                "first_step_ratio": (full + own) / step,
+                "moved_ratio": full / step,
+                "first_step_ratio_one_call": (full + own) / laps.median("step_one_call"),
                 **shared,
             },
         )
         yield self._row(
             f"{transport}-fetched",
             {
-                "first_step_ratio": (full + keys) / (step + keys),
+                "first_step_ratio": (full + keys + own) / (step + keys),
+                "moved_ratio": (full + keys) / (step + keys),
                 "ceiling": 1 + self._layout.entry_bytes / self._layout.index_bytes,
                 "keys_bytes": self._keys.nbytes,
-                **laps.figures("keys"),
+                **laps.figures("keys", *(["plain_keys"] if transport == "tcp" else [])),
                 **shared,
             },
         )
@@ -203,7 +228,7 @@ class _Sparse:
         figures = first_steps_beside(reader, here, places, self._wanted, self._rounds)
         yield self._row(f"{transport}-pipelined", figures)
         if transport == "shm":
-            figures = first_steps_shared(reader, places, self._wanted, self._rounds)
+            figures = first_steps_shared(reader, here, places, self._wanted, self._rounds)
             yield self._row(f"{transport}-threads-{THREADS}", figures)
 
     def _costs(self, near: SparseReader) -> Row:
@@ -220,15 +245,17 @@ class _Sparse:
         self,
         transport: str,
         reader: SparseReader,
+        beside: PlainProgram | None,
         times: int,
         trace: Trace | RecordedSteps,
         name: str = "",
     ) -> Row:
-        """Steps with a buffer of times * k rows, beside the same rows from private memory."""
+        """Steps with a buffer of times * k rows, beside the same rows from private memory and, over
+        TCP, beside the plain program with as many bytes as were fetched."""
         layers, top_k = self._layout.layers, trace.top_k
         rows = min(times * top_k, self._tokens)
         hot = HotBuffer(self._layout, rows)
-        here = self._here()
+        ways: dict[str, Gather] = {"private_step": self._here().gather}
         hot.prefetch(reader, trace.recent(rows))
         start = hot.counters
         numbers, counts = np.arange(layers), np.full(layers, top_k)
@@ -236,6 +263,7 @@ class _Sparse:
         for _ in range(STEPS):
             wanted = trace.step()
             column = np.concatenate(wanted)
+            before = hot.counters.fetched
             begin = time.perf_counter()
             found = hot.resolve_layers(reader, numbers, counts, column)
             laps.add("step", time.perf_counter() - begin)
@@ -243,9 +271,11 @@ class _Sparse:
                 slots = found.slots[layer * top_k : (layer + 1) * top_k]
                 got = hot.rows[layer][slots]
                 ok = ok and is_stamped(self._layout, layer, wanted[layer], got)
-            seconds, right = self._step(here, wanted)
-            laps.add("private_step", seconds)
-            ok = ok and right
+            ok = self._steps(laps, ways, wanted) and ok
+            if beside is not None:
+                nbytes = (hot.counters.fetched - before) * self._layout.entry_bytes
+                room = self._spare.take(nbytes)
+                laps.time("plain", lambda r=room: beside.read(r, again=True))  # type: ignore[misc]
         asked = hot.counters.rows - start.rows
         fetched = hot.counters.fetched - start.fetched
         formula = local_bytes(self._layout, rows, self._tokens)
@@ -256,7 +286,7 @@ class _Sparse:
                 "trace": name or "published",
                 "top_k": top_k,
                 "buffer_rows": rows,
-                **laps.figures("step", "private_step"),
+                **laps.figures("step", "private_step", *(["plain"] if beside else [])),
                 "step_p99_s": laps.percentile("step", 99),
                 "steady_ratio": laps.median("step") / laps.median("private_step"),
                 "miss_ratio": fetched / asked,
@@ -283,18 +313,35 @@ class _Sparse:
         for _ in reader.load_index(out=self._keys):
             pass
 
-    def _step(self, reader: SparseReader, wanted: list[U32]) -> tuple[float, bool]:
-        """Seconds of gathering layer after layer into one layer's memory, as attention would use it
-        up in between; the rows are compared there, outside the clock."""
-        seconds, ok = 0.0, True
-        for layer, positions in enumerate(wanted):
-            out = self._rows[0, : len(positions)]
-            out[:] = 0
-            begin = time.perf_counter()
-            reader.gather(layer, positions, out)
-            seconds += time.perf_counter() - begin
-            ok = ok and is_stamped(self._layout, layer, positions, out)
-        return seconds, ok
+    def _everything_beside(self, laps: Laps, reader: SparseReader, beside: PlainProgram) -> None:
+        """Keys and rows of all layers, each layer beside the plain program with as many bytes: a
+        TCP connection's pace changes within a second."""
+        with laps.sums() as sums:
+            for layer in range(self._layout.layers):
+                keys = self._keys[layer : layer + 1]
+                room = self._spare.take(keys.nbytes)
+                sums.time("plain_keys", lambda r=room: beside.read(r))  # type: ignore[misc]
+                sums.time("keys", lambda n=layer, k=keys: deque(reader.load_index([n], k), 0))  # type: ignore[misc]
+            for layer in range(self._layout.layers):
+                rows = self._private[layer]
+                room = self._spare.take(rows.nbytes)
+                sums.time("limit", lambda r=room: beside.read(r))  # type: ignore[misc]
+                sums.time("full", lambda n=layer, r=rows: reader.read_layer(n, r))  # type: ignore[misc]
+
+    def _steps(self, laps: Laps, ways: Mapping[str, Gather], wanted: list[U32]) -> bool:
+        """Gathers layer after layer into one layer's memory, as attention would use it up in
+        between, each of the ways in its turn; rows are compared there, outside the clock. The plain
+        program brings none."""
+        ok = True
+        with laps.sums() as sums:
+            for layer, positions in enumerate(wanted):
+                out = self._rows[0, : len(positions)]
+                for name, gather in ways.items():
+                    out[:] = 0
+                    sums.time(name, lambda g=gather, n=layer, p=positions, o=out: g(n, p, o))  # type: ignore[misc]
+                    if name != "plain_step":
+                        ok = is_stamped(self._layout, layer, positions, out) and ok
+        return ok
 
     def _one_call(self, reader: SparseReader, wanted: list[U32]) -> None:
         numbers, counts = np.arange(len(wanted)), np.full(len(wanted), self._top_k)

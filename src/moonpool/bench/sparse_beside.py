@@ -102,13 +102,18 @@ def first_steps_beside(
 
 
 def first_steps_shared(
-    reader: SparseReader, places: Places, wanted: Callable[[], list[U32]], rounds: int
+    reader: SparseReader,
+    here: SparseReader,
+    places: Places,
+    wanted: Callable[[], list[U32]],
+    rounds: int,
 ) -> Row:
     """On-demand over full fetch, each with every gather and copy split between THREADS threads:
-    whole rows, keys and gathers one after the other."""
+    whole rows, keys and gathers one after the other. `here` reads `places.private`."""
     layout, ok = reader.layout, True
-    laps: dict[str, list[float]] = {name: [] for name in ("full", "keys", "step")}
+    laps: dict[str, list[float]] = {name: [] for name in ("full", "keys", "step", "own")}
     reader.use_threads(THREADS)
+    here.use_threads(THREADS)
     try:
         for _ in range(rounds):
             begin = time.perf_counter()
@@ -121,27 +126,29 @@ def first_steps_shared(
                 pass
             laps["keys"].append(time.perf_counter() - begin)
             ok = all((keys == n % 251).all() for n, keys in enumerate(places.keys)) and ok
-            seconds = 0.0
+            seconds = {"step": 0.0, "own": 0.0}
             for layer, positions in enumerate(wanted()):
                 out = places.rows[: len(positions)]
-                out[:] = 0
-                begin = time.perf_counter()
-                reader.gather(layer, positions, out)
-                seconds += time.perf_counter() - begin
-                ok = ok and is_stamped(layout, layer, positions, out)
-                own = places.private[layer][positions]
-                ok = ok and is_stamped(layout, layer, positions, own)
-            laps["step"].append(seconds)
+                for name, source in (("step", reader), ("own", here)):
+                    out[:] = 0
+                    begin = time.perf_counter()
+                    source.gather(layer, positions, out)
+                    seconds[name] += time.perf_counter() - begin
+                    ok = ok and is_stamped(layout, layer, positions, out)
+            for name, total in seconds.items():
+                laps[name].append(total)
     finally:
         reader.use_threads(1)
-    full, keys_s, step = (statistics.median(times) for times in laps.values())
+        here.use_threads(1)
+    full, keys_s, step, own = (statistics.median(times) for times in laps.values())
     return {
         "threads": THREADS,
-        "first_step_ratio": full / step,
-        "first_step_ratio_fetched": (full + keys_s) / (step + keys_s),
+        "first_step_ratio": (full + own) / step,
+        "first_step_ratio_fetched": (full + keys_s + own) / (step + keys_s),
         "full_s": full,
         "keys_s": keys_s,
         "step_s": step,
+        "private_step_s": own,
         "ok": ok,
     }
 

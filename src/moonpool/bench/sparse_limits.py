@@ -14,7 +14,9 @@ import numpy as np
 from moonpool.bench.sparse_parts import U8
 
 _CHUNK_BYTES: Final = 4 << 20
-_PLAIN_HEAD: Final = struct.Struct("<QQ")  # bytes wanted, bytes that follow in this message
+_PIECE_BYTES: Final = 256 << 10  # a node packs rows in such pieces
+# Bytes wanted, bytes that follow in this message, whether one piece is sent again and again.
+_PLAIN_HEAD: Final = struct.Struct("<QQ?")
 
 
 class Memcpy:
@@ -32,7 +34,8 @@ class Memcpy:
 
 class PlainProgram:
     """The plain program over one TCP connection: a child that maps `source` and sends as many of
-    its bytes as it is asked for. What moving bytes costs here at all. A context manager."""
+    its bytes as it is asked for, from where it stopped the last time. What moving bytes costs here
+    at all. A context manager."""
 
     def __init__(self, source: Path) -> None:
         command = [sys.executable, "-m", "moonpool.bench.sparse_limits", str(source)]
@@ -46,10 +49,12 @@ class PlainProgram:
             self._end_child()
             raise
 
-    def read(self, destination: U8, named_bytes: int = 0) -> None:
-        """As many bytes as `destination` has, asked for by a message of `named_bytes` more."""
+    def read(self, destination: U8, named_bytes: int = 0, *, again: bool = False) -> None:
+        """As many bytes as `destination` has, asked for by a message of `named_bytes` more. With
+        `again` they are one piece, over and over, that stays in the sender's caches: as rows do
+        that were packed just before."""
         view = destination.reshape(-1).data
-        head = _PLAIN_HEAD.pack(len(view), named_bytes)
+        head = _PLAIN_HEAD.pack(len(view), named_bytes, again)
         self._connection.sendall(head + bytes(named_bytes))
         got = 0
         while got < len(view):
@@ -72,7 +77,7 @@ class PlainProgram:
 
 
 def serve_plain(path: str) -> None:
-    """The plain program's other end: sends the file's first bytes, whenever it is asked."""
+    """The plain program's other end: sends the file's bytes in order, whenever it is asked."""
     memory = np.memmap(path, np.uint8, "r")
     memory[::4096].max()  # mapped before the clock runs
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -80,14 +85,16 @@ def serve_plain(path: str) -> None:
         connection, _ = server.accept()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with connection:
+            view, at = memory.data, 0
             while head := connection.recv(_PLAIN_HEAD.size, socket.MSG_WAITALL):
-                nbytes, named_bytes = _PLAIN_HEAD.unpack(head)
+                nbytes, named_bytes, again = _PLAIN_HEAD.unpack(head)
                 connection.recv(named_bytes, socket.MSG_WAITALL)
-                view = memory.data
                 while nbytes > 0:
-                    part = view[: min(nbytes, len(view))]
+                    begin, most = (0, _PIECE_BYTES) if again else (at, len(view))
+                    part = view[begin : begin + min(nbytes, most)]
                     connection.sendall(part)
                     nbytes -= len(part)
+                    at = at if again else (at + len(part)) % len(view)
 
 
 if __name__ == "__main__":

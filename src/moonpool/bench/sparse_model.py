@@ -99,6 +99,7 @@ def _summed_up(validation: Validation) -> Row:
         "call_us": fitted.call_s * 1e6,
         "in_order": fitted.in_order,
         "gathered": fitted.gathered,
+        "beside": fitted.beside,
         "walked": fitted.walked,
         "resolve_ns": fitted.resolve_s * 1e9,
     }

@@ -41,6 +41,14 @@ class Laps:
         call()
         self.add(name, time.perf_counter() - begin)
 
+    @contextlib.contextmanager
+    def sums(self) -> Iterator[Laps]:
+        """Times of parts: what was added to each name here is one lap."""
+        parts = Laps()
+        yield parts
+        for name, times in parts._times.items():
+            self.add(name, sum(times))
+
     def median(self, name: str) -> float:
         return statistics.median(self._times[name])
 
@@ -52,6 +60,22 @@ class Laps:
         while nobody else wants anything of it."""
         medians = {f"{name}_s": self.median(name) for name in names}
         return medians | {f"{name}_fastest_s": min(self._times[name]) for name in names}
+
+
+class Spare:
+    """Memory touched before, for bytes that nobody looks at: another part of it each time, so that
+    it is in no cache."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._memory: U8 = np.ones(nbytes, np.uint8)
+        self._at = 0
+
+    def take(self, nbytes: int) -> U8:
+        """So many bytes, no more than there are."""
+        if self._at + nbytes > len(self._memory):
+            self._at = 0
+        self._at += nbytes
+        return self._memory[self._at - nbytes : self._at]
 
 
 def memory_budget() -> int:

@@ -8,8 +8,8 @@ from moonpool.core.errors import BadInput
 from moonpool.sparse.model import ERROR_MAX, validate
 from moonpool.sparse.model.observed import Fitted, observations
 
-SHM = Fitted(2e-5, 0.5, 0.0, 1.5, 20e-9)
-TCP = Fitted(1.5e-4, 0.9, 1.2, 0.0, 25e-9)
+SHM = Fitted(2e-5, 0.5, 0.0, 0.0, 1.5, 20e-9)
+TCP = Fitted(1.5e-4, 0.9, 1.2, 0.4, 0.0, 25e-9)
 LAYERS, TOP_K = 8, 2048
 POSITION_NS = 30.0
 
@@ -39,18 +39,33 @@ def rows_of(fitted: Fitted, transport: str, tokens: int, row_bytes: int) -> list
         step_s = private_s + fitted.walked * walks_s
         one_call_s = step_s - (LAYERS - 1) * call_s
         steady_s = part * step_s + (1 - part * LAYERS) * call_s
+        beside = {"limit": limit_s}
     else:
         position_s = POSITION_NS / 1e9
-        full_s += LAYERS * tokens * position_s
-        keys_s += LAYERS * tokens / 64 * position_s
-        sent_s = fitted.in_order * limit_s * TOP_K / tokens + asked * position_s
-        one_call_s = sent_s + call_s
-        step_s = sent_s + LAYERS * call_s + fitted.gathered * (private_s + walks_s)
-        steady_s = part * sent_s + call_s
-    private = timed(private_step=private_s)
+        # The plain program, of another pace for each shape of frames.
+        beside = {
+            "limit": limit_s,
+            "plain_keys": 1.3 * limit_s * keys_bytes / full_bytes,
+            "plain_step": 0.7 * limit_s * TOP_K / tokens,
+            "plain_one_call": 0.6 * limit_s * TOP_K / tokens,
+            "plain": 0.5 * part * limit_s * TOP_K / tokens,
+        }
+        packed_s = private_s + walks_s
+        full_s = fitted.in_order * limit_s + LAYERS * (call_s + tokens * position_s)
+        keys_s = fitted.in_order * beside["plain_keys"] + LAYERS * (
+            call_s + tokens / 64 * position_s
+        )
+        named_s = asked * position_s
+        step_s = fitted.in_order * beside["plain_step"] + LAYERS * call_s + named_s
+        step_s += fitted.gathered * packed_s
+        one_call_s = fitted.in_order * beside["plain_one_call"] + call_s + named_s
+        one_call_s += fitted.beside * packed_s
+        steady_s = fitted.in_order * beside["plain"] + call_s + part * named_s
+        steady_s += fitted.beside * part * packed_s
+    private = timed(private_step=private_s, **beside)
     shared = {"bench": "sparse", "layers": LAYERS, "top_k": TOP_K, **private}
     shared |= {"full_bytes": full_bytes, "step_bytes": asked * row_bytes}
-    whole = timed(full=full_s, limit=limit_s, step=step_s, step_one_call=one_call_s)
+    whole = timed(full=full_s, step=step_s, step_one_call=one_call_s)
     steady = timed(step=steady_s + asked * fitted.resolve_s)
     name = f"{tokens}-{row_bytes}-{transport}"
     return [
@@ -137,7 +152,8 @@ def test_medians_are_held_against_medians() -> None:
 
 
 def test_rows_without_what_was_measured_beside_them_are_told() -> None:
-    for name in ("private_touch_ns", "private_step_fastest_s", "limit_fastest_s"):
+    names = ("private_touch_ns", "private_step_fastest_s", "limit_fastest_s", "plain_fastest_s")
+    for name in names:
         rows = [{key: row[key] for key in row if key != name} for row in machine()]
         with pytest.raises(BadInput, match=f"lack '{name}'"):
             validate(rows)

@@ -3,24 +3,27 @@ rows of one length; every other row predicted. Pure: rows are what `moonpool ben
 printed.
 
 Times are told in units of what was measured beside them, in turns, since a machine's speed changes
-by the minute: *in order*, bytes at the rate of `limit_s`, one memcpy or the plain program over TCP;
-*private*, `private_step_s`, the same rows gathered from private memory.
+by the minute: *in order*, one memcpy, at its rate, and over TCP the plain program, asked in each
+place for as many bytes in as many frames (`limit_s`, `plain_keys_s`, `plain_step_s`,
+`plain_one_call_s`, `plain_s`); *private*, `private_step_s`, the same rows gathered from private
+memory.
 
                      in place                             over TCP
     full_s, keys_s   calls, in order                      calls, in order, positions
     step_s           private, walks                       calls, in order, packed, positions
-    one call         private, walks; layers - 1 calls     one call, in order, positions: packed
-                     less                                 while what is packed already is sent
+    one call         private, walks; layers - 1 calls     one call, in order, packed beside,
+                     less                                 positions
     steady           as one call of what is missed;       as one call of what is missed;
                      every row resolved                   every row resolved
 
     walks      finding pages: rows lie in pages of 4 KiB where private memory has large ones. The
                bench touches lines of both on their own (rows `...-costs`, `bench/sparse_costs.py`);
                the difference, times the pages that a row lies in
-    packed     by the node, before it sends: private and walks
+    packed     by the node, before it sends: private and walks; beside: while what is packed already
+               is sent
     positions  named over TCP: the bench measures one on its own, too
 
-Five figures are fitted, none of them to a length that is predicted: Fitted.
+Six figures are fitted, none of them to a length that is predicted: Fitted.
 """
 
 from __future__ import annotations
@@ -43,13 +46,14 @@ ERROR_MAX: Final = 0.20
 
 class Fitted(NamedTuple):
     """Of one transport: seconds of a call; what bytes in order take of the machine's own time for
-    them; `gathered`, what packing takes of gathering (over TCP), `walked`, what finding pages takes
-    of what it takes alone (in place); `resolve_s`, a hot buffer's work for a row asked for, hit or
-    miss."""
+    them; `gathered`, what packing takes of gathering while nothing is sent, `beside`, while what is
+    packed already is (both over TCP); `walked`, what finding pages takes of what it takes alone (in
+    place); `resolve_s`, a hot buffer's work for a row asked for, hit or miss."""
 
     call_s: float
     in_order: float
     gathered: float
+    beside: float
     walked: float
     resolve_s: float
 
@@ -65,15 +69,17 @@ class Observation(NamedTuple):
     calls: float = 0.0
     in_order_s: float = 0.0
     gathered_s: float = 0.0
+    beside_s: float = 0.0
     walks_s: float = 0.0
     resolved_rows: float = 0.0
     known_s: float = 0.0
     """Of it, what is not fitted."""
 
     @property
-    def work(self) -> tuple[float, float, float, float, float]:
+    def work(self) -> tuple[float, ...]:
         """In the order of Fitted."""
-        return self.calls, self.in_order_s, self.gathered_s, self.walks_s, self.resolved_rows
+        packed = (self.gathered_s, self.beside_s)
+        return (self.calls, self.in_order_s, *packed, self.walks_s, self.resolved_rows)
 
 
 class Costs(NamedTuple):
@@ -215,17 +221,16 @@ class _Work(NamedTuple):
 
     def over_tcp(self) -> dict[str, dict[str, float]]:
         if self.kind == "fetched":
-            return {"keys": self._sent("keys_bytes", self.layers, self.tokens / _PAGE_TOKENS)}
+            return {"keys": self._sent("plain_keys", self.layers, self.tokens / _PAGE_TOKENS)}
+        packed_s = self.part * (self.time("private_step") + self._walks(self.asked))
         if self.kind == "steady":
-            missed = self.part * self.asked
-            step = self._sent("pool_bytes_a_step", 1, missed)
-            return {"step": {"resolved_rows": self.asked, **step}}
-        packed_s = self.time("private_step") + self._walks(self.asked)
+            step = self._sent("plain", 1, self.part * self.asked)
+            return {"step": {"resolved_rows": self.asked, "beside_s": packed_s, **step}}
         top_k = self.asked / self.layers
         return {
-            "full": self._sent("full_bytes", self.layers, self.tokens),
-            "step": {"gathered_s": packed_s, **self._sent("step_bytes", self.layers, top_k)},
-            "step_one_call": self._sent("step_bytes", 1, self.asked),
+            "full": self._sent("limit", self.layers, self.tokens),
+            "step": {"gathered_s": packed_s, **self._sent("plain_step", self.layers, top_k)},
+            "step_one_call": {"beside_s": packed_s, **self._sent("plain_one_call", 1, self.asked)},
         }
 
     def time(self, name: str) -> float:
@@ -259,18 +264,19 @@ class _Work(NamedTuple):
         part = float(self.row[nbytes]) / float(self.whole["full_bytes"])
         return float(self.whole["limit" + self.end]) * part
 
-    def _sent(self, nbytes: str, calls: float, named: float) -> dict[str, float]:
-        """So many bytes in so many frames, each of which names so many positions."""
+    def _sent(self, plain: str, calls: float, named: float) -> dict[str, float]:
+        """As many bytes as the plain program sent beside them, in as many frames; each names so
+        many positions."""
         return {
             "calls": calls,
-            "in_order_s": self._in_order(nbytes),
+            "in_order_s": self.time(plain),
             "known_s": calls * named * self.costs.position_s,
         }
 
 
 def _not_below_zero(work: Any, target: Any) -> tuple[float, ...]:
     """Least squares with no figure below zero: of every choice of figures above zero, the best that
-    needs no negative one. There are five figures, so 31 choices."""
+    needs no negative one. There are six figures, so 63 choices."""
     best, answer = float("inf"), np.zeros(work.shape[1])
     scale = np.abs(work).max(axis=0)
     scale[scale == 0] = 1
