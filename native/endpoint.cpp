@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "endpoint_server.hpp"
+#include "own_process.hpp"
 
 namespace moonpool {
 namespace {
@@ -113,7 +114,7 @@ class Endpoint::Listener : public Source {
 
 Endpoint::Endpoint(std::uint64_t epoch, std::string token, const EndpointOptions& options,
                    std::vector<TenantToken> tenants)
-    : owner_(::getpid()),
+    : owner_(own_process()),
       options_(checked(options)),
       epoch_(epoch ? epoch : random_epoch()),
       token_(std::move(token)),
@@ -124,11 +125,11 @@ Endpoint::Endpoint(std::uint64_t epoch, std::string token, const EndpointOptions
       context_{options_, counters_, regions_, agents_, inbox_, epoch_, token_, tenants_, loop_} {}
 
 Endpoint::~Endpoint() {
-  if (owner_ == ::getpid()) close();
+  if (owner_ == own_process()) close();
 }
 
 void Endpoint::check_process() const {
-  if (owner_ != ::getpid()) {
+  if (owner_ != own_process()) {
     throw ClosedError("this endpoint belongs to process " + std::to_string(owner_) +
                       "; make a new one after fork");
   }
@@ -201,7 +202,7 @@ std::shared_ptr<ClientConnection> Endpoint::greet(Descriptor socket, const std::
 }
 
 void Endpoint::close_connection(const std::shared_ptr<ClientConnection>& connection) {
-  if (owner_ != ::getpid()) return;
+  if (owner_ != own_process()) return;
   loop_.run([&] { loop_.remove(connection->token); });
 }
 
@@ -227,7 +228,7 @@ std::uint64_t Endpoint::share_region(std::string name, std::shared_ptr<SharedMem
 
 bool Endpoint::unregister_region(std::uint64_t id) {
   if (!regions_.remove(id)) return false;
-  if (owner_ != ::getpid()) return true;
+  if (owner_ != own_process()) return true;
   auto uses_region = [id](const wire::Header& header) {
     auto type = wire::Type{header.type};
     return (type == wire::Type::kReadRaw || type == wire::Type::kWriteRaw) &&
@@ -244,7 +245,7 @@ void Endpoint::attach(std::shared_ptr<SegmentAgent> agent) {
 
 bool Endpoint::detach(const SegmentAgent& agent) {
   if (!agents_.remove(agent)) return false;
-  if (owner_ != ::getpid()) return true;
+  if (owner_ != own_process()) return true;
   wire::Id16 incarnation = incarnation_of(agent);
   auto uses_segment = [&](const wire::Header& header) {
     auto type = wire::Type{header.type};
@@ -285,7 +286,7 @@ std::shared_ptr<Op> Endpoint::make_op(wire::Type type, std::size_t blocks,
 }
 
 void Endpoint::close() {
-  if (owner_ != ::getpid()) return;
+  if (owner_ != own_process()) return;
   closed_.store(true, std::memory_order_release);
   loop_.stop();
   inbox_.close();

@@ -22,6 +22,15 @@ struct Piece {
   std::uint32_t block = 0;
 };
 
+// A reply that is foreseen.
+struct Expected {
+  std::uint64_t request_id = 0;
+  std::uint32_t count = 0;
+  std::uint32_t meta_bytes = 0;
+  std::uint64_t payload_bytes = 0;
+  std::size_t trailer_bytes = 0;
+};
+
 // What a connection does with the frames it receives. Each `bool` is false for a frame that breaks
 // the protocol; the connection is closed then.
 class FrameSink {
@@ -35,6 +44,10 @@ class FrameSink {
   // Before each piece of payload: a chance to send the rest to the sink.
   virtual void on_payload() {}
   virtual bool on_frame(const wire::Header& header, std::span<const std::uint8_t> trailer) = 0;
+  // Before a frame of which nothing is here yet: which one comes most likely, so that all of it can
+  // be received at once. False when anything may come. Where another one comes, its bytes may have
+  // been in `pieces` for a moment: only memory whose content is not defined yet may be named.
+  virtual bool expects(Expected*, std::vector<Piece>*) { return false; }
 };
 
 class FrameReader {
@@ -73,6 +86,10 @@ class FrameReader {
   void advance(std::uint64_t size);
   void take_staged_payload();
   std::ptrdiff_t receive(int fd);
+  bool foresee();
+  std::ptrdiff_t receive_foreseen(int fd);
+  bool is_foreseen() const;
+  void take(std::uint64_t left, std::uint64_t payload, std::size_t tail);
   void keep_fds(msghdr& message);
   bool fail(Fault fault);
 
@@ -95,6 +112,8 @@ class FrameReader {
   bool checksum_ = false;
   std::vector<std::uint32_t> crcs_;
   bool short_ = false;  // the last recvmsg left room
+  Expected expected_;
+  bool sound_ = true;  // what the last recvmsg brought keeps to the protocol
   bool paused_ = false;
   bool accept_fds_ = false;
   Descriptor received_fd_;

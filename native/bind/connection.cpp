@@ -125,9 +125,9 @@ nb::object block_transfer(const Connection& self, std::uint64_t epoch, std::uint
   constexpr bool kRead = Build == &read_raw;
   Endpoint& endpoint = self->home->endpoint;
   std::vector<std::uint64_t> there, here;
-  if (self->peer->peer_epoch() != epoch || remote.nbytes != local.nbytes || deadline_ms < 1 ||
-      !remote.offsets_of(remote_ids, &there) || !local.offsets_of(local_ids, &here) ||
-      there.size() != here.size() || there.empty() ||
+  if (!self->peer->alive() || self->peer->peer_epoch() != epoch || remote.nbytes != local.nbytes ||
+      deadline_ms < 1 || !remote.offsets_of(remote_ids, &there) ||
+      !local.offsets_of(local_ids, &here) || there.size() != here.size() || there.empty() ||
       there.size() > endpoint.options().frame_blocks_max ||
       local.nbytes > endpoint.options().frame_payload_bytes_max / there.size() ||
       !all_different(kRead ? here : there)) {
@@ -140,6 +140,7 @@ nb::object block_transfer(const Connection& self, std::uint64_t epoch, std::uint
       Build(endpoint, *self->peer, region, there, lengths, {buffers[0].bytes(), buffers[0].size()},
             here, deadline_ms, checksum);
   OpHandle op = submit(self, std::move(submission), std::move(buffers));
+  op.nbytes = here.size() * local.nbytes;
   op.local_offsets = std::move(here);
   op.remote_offsets = std::move(there);
   return nb::cast(std::move(op));
@@ -264,6 +265,15 @@ void bind_op(nb::module_& m) {
             return wait_for(self, timeout_ms) && is_well(self);
           },
           "timeout_ms"_a)
+      .def(
+          "wait_well_to_end",
+          [](OpHandle& self, std::int64_t grace_ms) {
+            return wait_for(self, left_ms(self.op->deadline_ns) + grace_ms) && is_well(self);
+          },
+          "grace_ms"_a)
+      .def_prop_ro("deadline_s",
+                   [](OpHandle& self) { return static_cast<double>(self.op->deadline_ns) / 1e9; })
+      .def_prop_ro("nbytes", [](OpHandle& self) { return self.nbytes; })
       .def("cancel",
            [](OpHandle& self) {
              self.connection->home->endpoint.check_process();

@@ -72,8 +72,9 @@ class OpHandle {
 
   Connection connection;
   std::shared_ptr<Op> op;
-  // Where the blocks of a block transfer lie; empty for all other ops.
+  // Where the blocks of a block transfer lie, and their bytes; empty for all other ops.
   std::vector<std::uint64_t> local_offsets, remote_offsets;
+  std::uint64_t nbytes = 0;
 
  private:
   std::vector<Buffer> buffers_;

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstring>
 #include <random>
 #include <string>
 #include <system_error>
@@ -149,6 +150,26 @@ TEST(cancel_leaves_the_destination_alone) {
     CHECK(well(*after));  // the connection lives on
     CHECK(std::equal(next.begin(), next.end(), world.memory.begin() + 5));
     for (auto byte : to) CHECK_EQ(byte, 1);
+  }
+}
+
+// The answer of a small read is foreseen and received straight into place: into no place of one
+// that was given up, and into the next one's only until that one's own answer is there.
+TEST(a_late_answer_ends_up_nowhere) {
+  World world(64 << 10);
+  for (int round = 0; round < 200; round++) {
+    Bytes quiet(8 << 10, 0xaa), next(8 << 10, 0xbb);
+    auto given_up = world.read(quiet, 0, quiet.size());
+    auto op = world.read(next, 16 << 10, next.size());
+    world.peer->cancel(given_up);
+    given_up->wait(-1);
+    const bool answered = given_up->state() == OpState::kDone;
+    const Bytes before = quiet;
+    CHECK(op->wait(5000));
+    CHECK(well(*op));
+    CHECK(std::memcmp(next.data(), &world.memory[16 << 10], next.size()) == 0);
+    CHECK(quiet == before);
+    if (answered) CHECK(std::memcmp(quiet.data(), world.memory.data(), quiet.size()) == 0);
   }
 }
 

@@ -48,6 +48,31 @@ struct Collector : FrameSink {
   }
 };
 
+// Says that a frame like those of frame_of comes next, whichever comes.
+struct Foreseer : Collector {
+  Foreseer(std::size_t payload, std::uint32_t count) : room(payload), count(count) {}
+  bool expects(Expected* expected, std::vector<Piece>* pieces) override {
+    *expected = {id, count, 4, room.size(), 4};
+    std::uint64_t size = room.size() / count;
+    for (std::uint32_t i = 0; i < count; i++) pieces->push_back({room.data() + i * size, size, i});
+    return true;
+  }
+  bool on_meta(const wire::Header& header, std::span<const std::uint8_t> meta,
+               std::vector<Piece>* pieces, bool* checksum) override {
+    texts.emplace_back(meta.begin(), meta.end());
+    if (header.payload_bytes != room.size() || header.count != count) {
+      return Collector::on_meta(header, meta, pieces, checksum);
+    }
+    Expected same;
+    *checksum = true;
+    return expects(&same, pieces);
+  }
+  std::vector<std::uint8_t> room;
+  std::uint32_t count;
+  std::uint64_t id = 0;
+  std::vector<std::string> texts;
+};
+
 struct Pair {
   int fds[2];
   Pair() { CHECK_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0); }
@@ -124,6 +149,81 @@ TEST(frames_in_pieces) {
     CHECK(sink.memory == payload);
     CHECK(reader.crcs() == frame.crcs);
     CHECK_EQ(frame.crcs[1], crc32c(&payload[70'001], 70'001));
+  }
+}
+
+std::vector<std::uint8_t> counted(std::size_t size) {
+  std::vector<std::uint8_t> bytes(size);
+  for (std::size_t i = 0; i < size; i++) bytes[i] = static_cast<std::uint8_t>(i * 31 + i / 251);
+  return bytes;
+}
+
+std::vector<std::uint8_t> bytes_of(OutFrame frame) {
+  Pair pair;
+  std::size_t budget = 1 << 20;
+  CHECK(FrameWriter(1 << 20).send(pair.fds[0], frame, &budget) == FrameWriter::Result::kDone);
+  std::vector<std::uint8_t> bytes(1 << 16);
+  ssize_t got = ::read(pair.fds[1], bytes.data(), bytes.size());
+  bytes.resize(static_cast<std::size_t>(got));
+  return bytes;
+}
+
+TEST(foreseen_frames_in_pieces) {
+  std::vector<std::uint8_t> payload = counted(3 * 70);
+  std::vector<std::uint8_t> bytes = bytes_of(frame_of(payload, 3));
+  std::vector<std::uint8_t> two = bytes;
+  two.insert(two.end(), bytes.begin(), bytes.end());
+  for (std::size_t cut = 0; cut < bytes.size(); cut++) {
+    Pair pair;
+    Foreseer sink(payload.size(), 3);
+    FrameReader reader(sink, 100, 4096);
+    CHECK_EQ(::write(pair.fds[0], two.data(), cut), static_cast<ssize_t>(cut));
+    CHECK(reader.pump(pair.fds[1], 1 << 20) == FrameReader::Result::kBlocked);
+    CHECK_EQ(sink.frames, 0);
+    CHECK_EQ(::write(pair.fds[0], &two[cut], two.size() - cut),
+             static_cast<ssize_t>(two.size() - cut));
+    CHECK(reader.pump(pair.fds[1], 1 << 20) == FrameReader::Result::kBlocked);
+    CHECK_EQ(sink.frames, 2);
+    CHECK(sink.room == payload);
+    CHECK(sink.trailer == std::vector<std::uint8_t>(4, 7));
+    CHECK_EQ(reader.crcs()[2], crc32c(&payload[140], 70));
+    CHECK(sink.texts == std::vector<std::string>(2, "meta"));
+  }
+}
+
+TEST(another_frame_than_the_foreseen_one) {
+  std::vector<std::uint8_t> payload = counted(3 * 70), other = counted(2 * 2000), few = counted(3);
+  for (std::vector<std::uint8_t>* came : {&other, &few}) {
+    std::vector<std::uint8_t> bytes = bytes_of(frame_of(*came, came == &other ? 2 : 3));
+    std::vector<std::uint8_t> next = bytes_of(frame_of(payload, 3));
+    bytes.insert(bytes.end(), next.begin(), next.end());
+    for (std::size_t cut = 0; cut <= bytes.size(); cut += 7) {
+      Pair pair;
+      Foreseer sink(payload.size(), 3);
+      FrameReader reader(sink, 100, 4096);
+      CHECK_EQ(::write(pair.fds[0], bytes.data(), cut), static_cast<ssize_t>(cut));
+      CHECK(reader.pump(pair.fds[1], 1 << 20) == FrameReader::Result::kBlocked);
+      CHECK_EQ(::write(pair.fds[0], &bytes[cut], bytes.size() - cut),
+               static_cast<ssize_t>(bytes.size() - cut));
+      CHECK(reader.pump(pair.fds[1], 1 << 20) == FrameReader::Result::kBlocked);
+      CHECK_EQ(sink.frames, 2);
+      CHECK(sink.memory == *came);
+      CHECK(sink.room == payload);
+    }
+  }
+}
+
+TEST(a_damaged_frame_where_one_is_foreseen) {
+  std::vector<std::uint8_t> payload = counted(3 * 70);
+  for (std::size_t at : {std::size_t{0}, std::size_t{20}, sizeof(wire::Header)}) {
+    std::vector<std::uint8_t> bytes = bytes_of(frame_of(payload, 3));
+    bytes[at] ^= 1;
+    Pair pair;
+    Foreseer sink(payload.size(), 3);
+    FrameReader reader(sink, 100, 4096);
+    CHECK_EQ(::write(pair.fds[0], bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+    CHECK(reader.pump(pair.fds[1], 1 << 20) == FrameReader::Result::kBroken);
+    CHECK_EQ(sink.frames, 0);
   }
 }
 

@@ -743,9 +743,17 @@ class Op:
         """Block until terminal, without the GIL; False when `timeout_ms` pass first."""
     def wait_well(self, timeout_ms: int) -> bool:
         """The same, and True only where all is well: `ok`."""
+    def wait_well_to_end(self, grace_ms: int) -> bool:
+        """The same until `grace_ms` after the op's own deadline."""
+    @property
+    def deadline_s(self) -> float:
+        """The moment it may last to, on the monotonic clock."""
     @property
     def count(self) -> int:
         """Blocks of it."""
+    @property
+    def nbytes(self) -> int:
+        """Of all blocks of `read_blocks` and `write_blocks`; of other ops 0."""
     @property
     def local_offsets(self) -> npt.NDArray[np.uint64]:
         """Where the blocks of `read_blocks` and `write_blocks` lie here; of other ops none."""
@@ -830,7 +838,8 @@ class Connection:
         """Blocks of a peer's region into blocks of `buffer`, which holds all of `local`. None, and
         nothing was sent, unless all is as usual: another process than `epoch` answers; ids that are
         no contiguous array of 32 or 64 bits, are not there, come twice where they are written to,
-        or are not equally many; blocks of two sizes; more than a frame takes; no time."""
+        or are not equally many; blocks of two sizes; more than a frame takes; no time; a connection
+        that is lost."""
     def write_blocks(
         self,
         epoch: int,

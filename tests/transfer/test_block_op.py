@@ -195,8 +195,8 @@ def test_they_are_counted_awaited_and_told_of(pair: Pair) -> None:
 
 def test_an_op_that_was_waited_for_is_let_go_at_once(pair: Pair) -> None:
     op = begin(pair, "read", np.arange(2), np.arange(2))
-    assert op in pair.near._open_ops._ops
-    assert op.wait() and op not in pair.near._open_ops._ops
+    assert op in pair.near.open_ops
+    assert op.wait() and op not in pair.near.open_ops
 
 
 def test_waiting_ends_with_its_time_and_a_cancel_with_quiet_memory(pair: Pair) -> None:

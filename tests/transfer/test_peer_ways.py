@@ -149,22 +149,22 @@ def test_a_peer_that_answers_anew_hangs_no_more(peer: Peer) -> None:
 
 def test_a_link_that_was_left_is_not_taken_back(engine: Engine, peer: Peer) -> None:
     """It was asked what it offers, and while it answered another one came."""
-    left = peer._link
+    left = peer.link
     left.connection.close()
     peer.refresh()
-    current = peer._link
+    current = peer.link
     assert current is not left
     left.epoch += 1  # of another life of the peer than the one that answers now
     peer._install(left, fresh=False)
-    assert peer._link is current and current.alive
+    assert peer.link is current and current.alive
     memory = engine.allocate(4096)
     assert engine.read(memory, None, peer.segment("memory"), None).wait()
     assert np.array_equal(memory.array, stamped(4096))
 
 
 def test_one_thread_at_a_time_asks_what_a_peer_offers(peer: Peer) -> None:
-    assert peer._link._asking.acquire(timeout=LONG_S)
+    assert peer.link._asking.acquire(timeout=LONG_S)
     with pytest.raises(DeadlineExceeded, match="another thread"):
         peer.refresh(timeout=0.05)
-    peer._link._asking.release()
+    peer.link._asking.release()
     peer.refresh()

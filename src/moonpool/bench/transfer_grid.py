@@ -33,8 +33,8 @@ SHAPES: Final = (
 )
 MORE_SHAPES: Final = ((1, 16 << 20),)
 AREA_BYTES: Final = 64 << 20
-_ROUND_BYTES: Final = 64 << 20
-_CALLS_MAX: Final = 1000
+_ROUND_BYTES: Final = 32 << 20
+_CALLS_MAX: Final = 500
 
 _Far = RemoteSegment | Segment | FileSegment
 

@@ -32,8 +32,7 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clocks."""
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)  # itself: one put asks ten times
 
     def boottime_ns(self) -> int:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

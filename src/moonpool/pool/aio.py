@@ -25,12 +25,12 @@ from moonpool.pool.inputs import (
     Key,
     Pin,
     as_count,
-    as_items,
     as_key,
     as_key_column,
     as_keys,
     as_options,
     as_prefix,
+    as_puts,
     as_replicas,
     as_sizes,
     as_targets,
@@ -116,12 +116,12 @@ class AsyncPool(AsyncTaskCalls, AsyncUpkeep):
         wait_s: float = IN_FLIGHT_WAIT_S,
         timeout_s: float | None = None,
     ) -> PutResults:
-        items = as_items(keys, values, parents, parent)
+        puts = as_puts(keys, values, parents, parent)
         options = as_options(replicas, min_replicas, pin, ttl_s, parents, replace)
-        if not items:
+        if not puts:
             return []
         return await self._run(
-            lambda context: store(context, items, options, wait_s=wait_s), timeout_s
+            lambda context: store(context, puts, options, wait_s=wait_s), timeout_s
         )
 
     async def get(self, key: Key, *, timeout_s: float | None = None) -> bytes | None:

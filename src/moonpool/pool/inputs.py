@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
+from array import array
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
@@ -17,7 +18,8 @@ from moonpool.pool.columns import pack_keys
 from moonpool.pool.keep import Keep, as_keep
 from moonpool.pool.messages import REPLICAS_MAX, KeyColumn, RemoveWhere
 from moonpool.pool.ports import Buffer
-from moonpool.pool.protocol_reserve import NO_PARENT, PutItem, PutOptions
+from moonpool.pool.protocol_reserve import PutOptions
+from moonpool.pool.puts import NO_PARENT, Columns, PutItem, Puts
 
 BATCH_KEYS_MAX = 65_536  # as the master's BATCH_MAX
 TTL_S_MAX = 1e10  # three hundred years; None is forever
@@ -225,6 +227,21 @@ def as_options(
     )
 
 
+def as_puts(
+    keys: Sequence[Key],
+    values: Sequence[Buffer],
+    parents: Sequence[Key | None] | Literal["chain"] | None,
+    parent: Key | None = None,
+) -> Puts:
+    """The batch of a put; raises as `as_items`."""
+    if parents is None and set(map(type, values)) == {bytes}:  # nothing to look at
+        named = as_keys(keys)
+        if len(values) != len(named):
+            raise BadSize(f"{len(named)} keys but {len(values)} values")
+        return Puts(Columns(named, list(values), array("Q", map(len, values))))
+    return Puts.of(as_items(keys, values, parents, parent))
+
+
 def as_items(
     keys: Sequence[Key],
     values: Sequence[Buffer],
@@ -237,11 +254,8 @@ def as_items(
     named = as_keys(keys)
     if len(values) != len(named):
         raise BadSize(f"{len(named)} keys but {len(values)} values")
-    if set(map(type, values)) == {bytes}:  # nothing to look at: a third of the time
-        items = list(map(PutItem, named, values, map(len, values)))
-    else:
-        sources = map(as_source, values)
-        items = [PutItem(key, *source) for key, source in zip(named, sources, strict=True)]
+    sources = map(as_source, values)
+    items = [PutItem(key, *source) for key, source in zip(named, sources, strict=True)]
     if parents == "chain":
         for i, item in enumerate(items):
             item.parent = i - 1 if i else NO_PARENT

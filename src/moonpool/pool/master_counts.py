@@ -53,7 +53,7 @@ class AnswerCounts:
         elif isinstance(reply, m.Committed):
             _add(self.puts, reply.status, _PUTS)
         elif isinstance(reply, m.Reserved):
-            if reply.status.count(_GRANTED) < len(reply.status):
+            if any(reply.status):  # GRANTED is 0
                 _add(self.puts, reply.status, _PUTS)
                 del self.puts["granted"]
         elif isinstance(reply, m.Existence):

@@ -34,6 +34,18 @@ class HeldCalls:
     def __len__(self) -> int:
         return len(self._held)
 
+    def hold(self, asked: Asked, message: m.Message, deadline_ms: int) -> bool:
+        """Whether it is one that waits; False: answer it now."""
+        if isinstance(message, m.Reserve):
+            self.put(asked, message, deadline_ms)
+        elif isinstance(message, m.Commit):
+            self.commit(asked, message, deadline_ms)
+        elif isinstance(message, m.Remove | m.RemovePrefix | m.RemoveWhere):
+            self.removal(asked, message)
+        else:
+            return False
+        return True
+
     def put(self, asked: Asked, call: m.Reserve, deadline_ms: int) -> None:
         put_request(call, asked)
         found = self._catalog.exists(call.keys.blob, u32(call.keys.ends), asked.wall_ms)

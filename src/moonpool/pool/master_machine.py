@@ -294,8 +294,11 @@ class MasterMachine:
         if self._gate is not None and len(self._gate):
             self._gate.pump(now, self._wall_ms(now))
         self._followers.flush()
-        effects = [effect for effect in self._outbox if effect.request_id or self._hears(effect)]
-        self._outbox.clear()
+        outbox = self._outbox
+        if not outbox:
+            return []
+        effects = [effect for effect in outbox if effect.request_id or self._hears(effect)]
+        outbox.clear()
         for effect in effects:
             if effect.request_id:  # also what was answered late, by whoever waited for it
                 self.counts.answered(effect.message)
@@ -314,19 +317,14 @@ class MasterMachine:
     def _from_client(self, asked: Asked, message: m.Message, deadline_ms: int) -> None:
         if type(message) not in self._handlers:
             raise BadInput(f"a client cannot send {type(message).__name__}")
-        if refusal := self._refuse(asked, message):
-            self._send(asked, refusal)
-            return
+        if self.standby.going_on or asked.now >= self.leads_until:
+            if refusal := self._refuse(asked, message):
+                self._send(asked, refusal)
+                return
         touches = getattr(message, "touches", None)
         if touches is not None and touches.row:
             self.counts.read(*self._reading.apply(touches, asked.host_id, asked.now))
-        if self.recovering and isinstance(message, m.Reserve):
-            self._held.put(asked, message, deadline_ms)
-        elif self.recovering and isinstance(message, m.Commit):
-            self._held.commit(asked, message, deadline_ms)
-        elif self.recovering and isinstance(message, m.Remove | m.RemovePrefix | m.RemoveWhere):
-            self._held.removal(asked, message)
-        else:
+        if not self.recovery.going_on or not self._held.hold(asked, message, deadline_ms):
             self._answer(asked, message)
 
     def _refuse(self, asked: Asked, message: m.Message) -> m.Failure | None:
@@ -349,7 +347,7 @@ class MasterMachine:
         except (ValueError, IndexError) as error:
             reply = failure_of(error)
         if reply is not None:
-            self._send(asked, reply)
+            self._outbox.append(Send(asked.session, asked.request, reply))
 
     def _send(self, asked: Asked, reply: m.Reply) -> None:
         self._outbox.append(Send(asked.session, asked.request, reply))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from moonpool.core.errors import BadInput, Refused
 from moonpool.pool import messages as m
 from moonpool.pool.catalog.base import PIN_HARD, PIN_KIND, PIN_MAX, U32
@@ -14,6 +16,8 @@ from moonpool.pool.columns import check_ends, i32, u8, u16, u32, u64, unpack_key
 from moonpool.pool.keep import GROUP_BYTES_MAX
 from moonpool.pool.master_limits import BATCH_MAX
 from moonpool.pool.tenancy.visitor import OPERATOR, Visitor
+
+_NO_ENDS = np.zeros(0, np.uint32)
 
 
 @dataclass(slots=True)
@@ -54,13 +58,16 @@ def put_request(call: m.Reserve, asked: Asked) -> PutRequest:
     ends, sizes, parent_of = batch_ends(call.keys), u64(call.sizes), i32(call.parent_of)
     if not ends.size == sizes.size == parent_of.size:
         raise BadInput(f"{ends.size} keys, {sizes.size} sizes, {parent_of.size} parents")
-    outside = u32(call.outside_parents.ends)
-    check_ends(call.outside_parents.blob, outside)
+    outside = _NO_ENDS
+    if call.outside_parents.ends or call.outside_parents.blob:
+        outside = u32(call.outside_parents.ends)
+        check_ends(call.outside_parents.blob, outside)
     replicas = call.replicas
     least = call.min_replicas or replicas
     if not 1 <= least <= replicas <= m.REPLICAS_MAX:
         raise BadInput(f"{replicas} replicas, at least {least}; 1 to {m.REPLICAS_MAX} are possible")
-    if not _pin_fits(call) or not 0 <= call.tenant < 2**32 or not 0 <= call.expiry_ms < 2**62:
+    sound = 0 <= call.tenant < 2**32 and 0 <= call.expiry_ms < 2**62
+    if not sound or ((call.pin or call.pin_ttl_ms) and not _pin_fits(call)):
         raise BadInput(f"pin {call.pin}, tenant {call.tenant}, expiry {call.expiry_ms}")
     if len(call.group) > GROUP_BYTES_MAX:
         raise BadInput(

@@ -6,6 +6,7 @@ import numpy as np
 
 from moonpool.core.errors import BadInput
 from moonpool.pool import messages as m
+from moonpool.pool.catalog.admitted import Whole
 from moonpool.pool.catalog.base import COMMITTED, I32, NO_SEGMENT, RESERVED
 from moonpool.pool.catalog.catalog import Catalog, Removal
 from moonpool.pool.catalog.commits import CommitRequest
@@ -19,6 +20,8 @@ from moonpool.pool.master_orders import RetireWait
 from moonpool.pool.master_removals import Removals
 from moonpool.pool.master_requests import Asked, batch_keys, commit_request, put_request
 from moonpool.pool.master_waits import AwaitCall, KeyWaiters
+
+_COMMITTED = bytes([m.PutStatus.COMMITTED])
 
 
 class Writing:
@@ -45,7 +48,12 @@ class Writing:
     def reserve(self, asked: Asked, call: m.Reserve) -> m.Reserved:
         put = put_request(call, asked)
         before = self._catalog.events.next_sequence
-        admitted = self._catalog.reserve(put, asked.now, asked.wall_ms)
+        admitted = self._catalog.grant(put, asked.now, asked.wall_ms)
+        if isinstance(admitted, Whole):
+            n = admitted.rows.size
+            rows, attempts = admitted.rows.tobytes(), admitted.attempts.tobytes()
+            segments = admitted.segment.to_bytes(2, "little") * n
+            return self._reserved(bytes(n), rows, attempts, segments)
         if admitted.retirements:
             self._removals.follow(admitted.retirements, self._catalog.events.keys_since(before))
         return self._reserved(
@@ -101,6 +109,9 @@ class Writing:
     def commit(self, asked: Asked, call: m.Commit) -> m.Reply | None:
         """None: answered when no older value of these keys may be read any more."""
         commit = commit_request(call)
+        if not (self._removals.waiting or self._waiters or len(self._agents.unheard)):
+            if self._catalog.commit_usual(commit, asked.now, asked.wall_ms):
+                return m.Committed(_COMMITTED * commit.rows.size)
         replaced = self._replaced(commit) if commit.rows.size else []
         if self._removals.full and self._must_wait(commit, replaced):
             return self._refuse(asked, commit)

@@ -17,12 +17,12 @@ from moonpool.pool.flusher import Flusher
 from moonpool.pool.inputs import (
     Key,
     Pin,
-    as_items,
     as_key,
     as_key_column,
     as_keys,
     as_options,
     as_prefix,
+    as_puts,
     as_replicas,
     as_sizes,
     as_target,
@@ -138,12 +138,12 @@ class Pool(Ranges, Upkeep):
         With parents="chain" the items are one prefix chain under `parent`: what is stored of it is
         a contiguous prefix (no holes), whatever happens.
         """
-        items = as_items(keys, values, parents, parent)
+        puts = as_puts(keys, values, parents, parent)
         options = as_options(replicas, min_replicas, pin, ttl_s, parents, replace)
-        if not items:
+        if not puts:
             return []
         return self._shell.run(
-            lambda context: store(context, items, options, wait_s=wait_s), self._timeout(timeout_s)
+            lambda context: store(context, puts, options, wait_s=wait_s), self._timeout(timeout_s)
         )
 
     def write_session(

@@ -31,10 +31,11 @@ from moonpool.pool.protocol_reserve import (
     PutOptions,
     claim_records,
     grants,
-    lay_out,
+    lay_out_puts,
     reservation,
 )
 from moonpool.pool.put_reasons import copies_needed, ran_out, unsealed
+from moonpool.pool.puts import Puts
 from moonpool.pool.results import PutResult, PutStatus
 
 WRITE_TRIES_MAX = 4  # nodes tried for one replica before the put settles for fewer
@@ -47,12 +48,13 @@ _STORED = PutResult(PutStatus.STORED, 1)
 
 
 def store(
-    context: Context, items: list[PutItem], options: PutOptions, *, wait_s: float
+    context: Context, batch: Puts | list[PutItem], options: PutOptions, *, wait_s: float
 ) -> Protocol[list[PutResult]]:
     """Put a batch. `wait_s` bounds the wait for keys that others are writing."""
-    full_until = context.now() + FULL_WAIT_S
-    wait_until = context.now() + wait_s
-    todo = list(range(len(items)))
+    puts = batch if isinstance(batch, Puts) else Puts.of(batch)
+    began = context.now()
+    full_until, wait_until = began + FULL_WAIT_S, began + wait_s
+    todo = list(range(len(puts)))
     why: dict[int, PutStatus] = {}
     held = False
     unsure: set[int] = set()  # a commit of theirs was not answered: it may have been heard
@@ -60,21 +62,22 @@ def store(
         laid: list[Layout] = []
 
         def prepare(laid: list[Layout] = laid, todo: list[int] = todo) -> None:
-            laid.append(lay_out(items, todo, options))
+            laid.append(lay_out_puts(puts, todo, options))
 
         usual = options.replicas == 1
-        reserved = yield from reservation(context, items, todo, options, prepare if usual else None)
+        reserved = yield from reservation(context, puts, todo, options, prepare if usual else None)
         if isinstance(reserved, MasterLost):
-            _settle(items, todo, PutStatus.UNREACHABLE, reserved.text)
+            _settle(puts.items, todo, PutStatus.UNREACHABLE, reserved.text)
             break
         if granted_whole(reserved, options):
             why = {}
-            ready = laid.pop() if laid else lay_out(items, todo, options)
-            todo = yield from _store_whole(context, items, todo, reserved, options, ready)
+            ready = laid.pop() if laid else lay_out_puts(puts, todo, options)
+            todo = yield from _store_whole(context, puts, todo, reserved, options, ready)
             context.reserved = None
             unsure.update(todo)
             continue
         laid.clear()  # it holds the callers' buffers
+        items = puts.items
         granted = grants(items, todo, reserved)
         why, held = granted.later, granted.held
         yield from write(context, items, granted.attempts, options)
@@ -91,14 +94,14 @@ def store(
                 break
             yield Pause(0.01)
     if not todo and not unsure:
-        return [item.result for item in items if item.result is not None]
-    for i, item in enumerate(items):
+        return puts.results()
+    for i, item in enumerate(puts.items):
         if item.result is None:
             item.result = ran_out(context.state, options, why.get(i), held)
         if i in unsure and not item.result.ok:
             text = "a commit was not answered, and the master was lost: it may have been done"
             item.result = PutResult(PutStatus.LOST, 0, text)
-    return [item.result for item in items if item.result is not None]
+    return puts.results()
 
 
 def _settle(items: list[PutItem], which: Sequence[int], status: PutStatus, text: str) -> None:
@@ -274,7 +277,7 @@ def granted_whole(reply: m.Reserved, options: PutOptions) -> bool:
 
 def _store_whole(
     context: Context,
-    items: list[PutItem],
+    puts: Puts,
     todo: list[int],
     reply: m.Reserved,
     options: PutOptions,
@@ -292,6 +295,7 @@ def _store_whole(
         (outcome,) = yield from call_all(context, [(port, call)], patience)
     sealed = outcome.sealed
     if sealed is None and outcome.status.any():
+        items = puts.items
         attempts, failed = _one_by_one(items, todo, reply, segment, outcome)
         if context.left() > 0:
             yield from _reoffer(context, failed)
@@ -307,9 +311,13 @@ def _store_whole(
     if not isinstance(answer, m.Committed):
         return todo  # lost: a sealed put may be found committed, so ask for its key again
     if answer.status == _COMMITTED * len(todo):
-        for i in todo:
-            items[i].result = _STORED
+        if len(todo) == len(puts):
+            puts.store_all()
+        else:
+            for i in todo:
+                puts.items[i].result = _STORED
         return []
+    items = puts.items
     outcome = Outcome(np.zeros(len(todo), np.uint8), u32(slots), u64(generations), u32(crcs))
     attempts, _ = _one_by_one(items, todo, reply, segment, outcome)
     return _committed(items, attempts, answer)

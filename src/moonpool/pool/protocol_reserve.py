@@ -21,9 +21,13 @@ from moonpool.pool import messages as m
 from moonpool.pool.columns import NO_SEGMENT, i32, pack_keys, u8, u16, u64
 from moonpool.pool.ports import CLAIM_DTYPE, U64, Buffer
 from moonpool.pool.protocol import Context, MasterLost, Protocol, ask, learn_topology
+from moonpool.pool.puts import NO_PARENT as NO_PARENT
+from moonpool.pool.puts import PutItem as PutItem
+from moonpool.pool.puts import Puts
 from moonpool.pool.results import PutResult, PutStatus
 
-NO_PARENT = -1
+_NO_PARENTS = NO_PARENT.to_bytes(4, "little", signed=True)
+_NO_KEYS = m.KeyColumn()
 
 
 class PutOptions(msgspec.Struct, frozen=True):
@@ -39,17 +43,6 @@ class PutOptions(msgspec.Struct, frozen=True):
     replace: bool = False
     prefer_segment: int = -1
     parents: bool = True  # False: no item has one
-
-
-class PutItem(msgspec.Struct, gc=False):
-    """One object of a batch. `parent`: index of an earlier item, or NO_PARENT."""
-
-    key: bytes
-    source: Buffer
-    size: int
-    parent: int = NO_PARENT
-    outside_parent: bytes | None = None
-    result: PutResult | None = None
 
 
 @dataclass(slots=True)
@@ -116,10 +109,6 @@ def _parents(items: list[PutItem], todo: list[int]) -> tuple[bytes, m.KeyColumn]
     return np.array(parents, np.int32).tobytes(), pack_keys(outside)
 
 
-def _sizes(items: Sequence[PutItem]) -> array[int]:
-    return array("Q", [item.size for item in items])
-
-
 class Layout(NamedTuple):
     """A batch of one copy each, ready to be sent once its numbers are known."""
 
@@ -129,24 +118,27 @@ class Layout(NamedTuple):
 
 
 def lay_out(items: list[PutItem], todo: list[int], options: PutOptions) -> Layout:
+    """As `lay_out_puts`."""
+    return lay_out_puts(Puts.of(items), todo, options)
+
+
+def lay_out_puts(puts: Puts, todo: list[int], options: PutOptions) -> Layout:
     """Raises ValueError when a source has changed its size, BufferError when it is gone."""
-    chosen = items if len(todo) == len(items) else [items[i] for i in todo]
-    parents = None
-    if options.parents and any_parent(chosen):
-        parents = _parent_keys(items, chosen)
-    sources = [item.source for item in chosen]
-    sizes = _sizes(chosen)
+    columns, parents = puts.columns(todo), None
+    if options.parents:
+        items = puts.items
+        chosen = [items[i] for i in todo]
+        if any_parent(chosen):
+            parents = _parent_keys(items, chosen)
     batch = PutBatch(
-        [item.key for item in chosen],
-        sources,
-        sizes,
+        *columns,
         parents,
         options.replicas,
         options.expiry_ms,
         options.tenant,
         options.pin,
     )
-    return Layout(batch, sources, sum(sizes))
+    return Layout(batch, columns.sources, sum(columns.sizes))
 
 
 def _parent_keys(items: list[PutItem], chosen: Sequence[PutItem]) -> list[bytes]:
@@ -158,16 +150,16 @@ def _parent_keys(items: list[PutItem], chosen: Sequence[PutItem]) -> list[bytes]
 
 
 def _reserve_message(
-    context: Context, items: list[PutItem], todo: list[int], options: PutOptions
+    context: Context, puts: Puts, todo: list[int], options: PutOptions
 ) -> m.Reserve:
-    chosen = items if len(todo) == len(items) else [items[i] for i in todo]
-    if options.parents and any_parent(chosen):
-        parents, outside = _parents(items, todo)
+    columns = puts.columns(todo)
+    if options.parents and any_parent([puts.items[i] for i in todo]):
+        parents, outside = _parents(puts.items, todo)
     else:
-        parents, outside = NO_PARENT.to_bytes(4, "little", signed=True) * len(todo), m.KeyColumn()
+        parents, outside = _NO_PARENTS * len(todo), _NO_KEYS
     return m.Reserve(
-        pack_keys([item.key for item in chosen]),
-        _sizes(chosen).tobytes(),
+        pack_keys(columns.keys),
+        columns.sizes.tobytes(),
         parents,
         outside,
         options.replicas,
@@ -189,18 +181,18 @@ def reserve(
     context: Context, items: list[PutItem], todo: list[int], options: PutOptions
 ) -> Protocol[Round | MasterLost]:
     """One reservation round."""
-    reply = yield from reservation(context, items, todo, options)
+    reply = yield from reservation(context, Puts.of(items), todo, options)
     return reply if isinstance(reply, MasterLost) else grants(items, todo, reply)
 
 
 def reservation(
     context: Context,
-    items: list[PutItem],
+    puts: Puts,
     todo: list[int],
     options: PutOptions,
     meanwhile: Callable[[], None] | None = None,
 ) -> Protocol[m.Reserved | MasterLost]:
-    reply = yield from ask(context, _reserve_message(context, items, todo, options), meanwhile)
+    reply = yield from ask(context, _reserve_message(context, puts, todo, options), meanwhile)
     if isinstance(reply, MasterLost):
         return reply
     if not isinstance(reply, m.Reserved):
@@ -255,7 +247,7 @@ def records_of(
     if not (options.parents and any_parent(chosen)):
         columns, blob = plain_records(
             keys,
-            _sizes(chosen),
+            array("Q", [item.size for item in chosen]),
             sequences,
             term=term,
             replicas=options.replicas,

@@ -68,7 +68,10 @@ class BlockingShell:
         )
         self._idle: list[BlockingLink] = []
         self._links = 0  # idle, in use, and being made
-        self._given_back = threading.Condition()
+        # Taken as it is: a Condition's own `with` is a call more, twice a put.
+        self._lock = threading.Lock()
+        self._given_back = threading.Condition(self._lock)
+        self._waiting = 0  # threads, for a link
         self._closed = False
         self._pid = os.getpid()
         self._away_since: float | None = None
@@ -97,7 +100,7 @@ class BlockingShell:
         deadline = Deadline.after(now, timeout_s)
         away = self._away_since
         patient = away is None or now - away < IMPATIENT_AFTER_S
-        context = Context(self.state, self.now, deadline.at_s, patient)
+        context = Context(self.state, self.clock.monotonic, deadline.at_s, patient)
         call = _Call(self, deadline)
         try:
             return call.drive(build(context))
@@ -105,7 +108,7 @@ class BlockingShell:
             call.end()
 
     def close(self) -> None:
-        with self._given_back:
+        with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
         for link in idle:
@@ -124,10 +127,14 @@ class BlockingShell:
 
     def take_link(self, deadline: Deadline) -> BlockingLink:
         """Raises TransferError."""
-        with self._given_back:
+        with self._lock:
             while not self._idle and self._links >= LINKS_MAX:
                 left = deadline.check(self.now(), "wait for a connection to the master")
-                self._given_back.wait(left)
+                self._waiting += 1
+                try:
+                    self._given_back.wait(left)
+                finally:
+                    self._waiting -= 1
             if self._idle:
                 return self._idle.pop()
             self._links += 1
@@ -155,30 +162,31 @@ class BlockingShell:
             self.leader.wrong(address)
             raise
         if not self.leader.fixed:
-            with self._given_back:
+            with self._lock:
                 self._open.add(link)
         return link
 
     def _led_by(self, address: str) -> None:
         """Another master leads: nobody waits for an answer of the last one."""
-        with self._given_back:
+        with self._lock:
             for link in self._open:
                 if link.address != address:
                     link.interrupt()
 
     def give_link(self, link: BlockingLink) -> None:
-        with self._given_back:
+        with self._lock:
             if not (link.closed or self._closed):
                 self._idle.append(link)
-                self._given_back.notify()
+                if self._waiting:
+                    self._given_back.notify()
                 return
         link.close()
-        with self._given_back:
+        with self._lock:
             self._open.discard(link)
         self._lost_link()
 
     def _lost_link(self) -> None:
-        with self._given_back:
+        with self._lock:
             self._links -= 1
             self._given_back.notify()
 

@@ -7,7 +7,7 @@ a loop of its own: that is why some steps of Op are written out once more.
 """
 
 import math
-import time
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -16,16 +16,19 @@ from moonpool import _core
 from moonpool.transfer.base import OpResult, OpState, Transfer
 from moonpool.transfer.layout import Layout
 from moonpool.transfer.native_errors import NATIVE_ERRORS
-from moonpool.transfer.op import STATES, Tally
+from moonpool.transfer.op import STATES, VERDICT_GRACE_MS
+from moonpool.transfer.open_ops import SWEEP_OPS
 from moonpool.transfer.request import checked_deadline
 from moonpool.transfer.segment import RemoteSegment, Segment
-from moonpool.transfer.tcp import CompletionPump, TcpGuard, TcpOp
+from moonpool.transfer.tcp import TcpGuard, TcpOp
 
 if TYPE_CHECKING:
     from moonpool.transfer.engine import Engine
-    from moonpool.transfer.peer import Peer
 
 _POSTED, _DONE = OpState.POSTED, OpState.DONE
+_U8 = np.dtype(np.uint8)
+_NOT_SENT = (*NATIVE_ERRORS, BufferError)
+_new_result = partial(tuple.__new__, OpResult)
 
 
 class BlockOp(TcpOp):
@@ -39,24 +42,22 @@ class BlockOp(TcpOp):
         kind: str,
         near: Segment,
         far: RemoteSegment,
+        rails: TcpGuard,
         frame: _core.Op,
-        deadline_s: float,
         nbytes: int,
         checksum: bool,
         connection: _core.Connection,
-        pump: CompletionPump,
-        tally: Tally,
+        engine: "Engine",
     ) -> None:
         self.transport = "tcp"
-        self._deadline_s = deadline_s
         self._nbytes = nbytes
         self._state = _POSTED
         self._end = self._result = self._callbacks = None
-        self._tally = tally
+        self._tally = engine.tally
         self.connection = connection
         self._frames = [frame]
-        self._pump = pump
-        self._guard: TcpGuard = far.peer.rails
+        self._pump = engine.pump
+        self._guard: TcpGuard = rails
         self._heirs = self._inherited = self._cancel_wanted = False
         self._heir = None
         self._checksum = checksum
@@ -74,13 +75,17 @@ class BlockOp(TcpOp):
             here, there = frame.local_offsets, frame.remote_offsets
             lengths = np.full(len(here), nbytes // len(here), np.uint64)
             ends = (self._near, here, self._far, there, lengths)
-            made = Transfer(self._kind, *ends, nbytes, self._deadline_s, self._checksum)
+            made = Transfer(self._kind, *ends, nbytes, frame.deadline_s, self._checksum)
             self._made = made
         return made
 
     def wait(self, timeout: float | None = None) -> bool:
-        limit_s = self._wait_limit_s() if timeout is None else max(0.0, timeout)
-        if not self._frame.wait_well(math.ceil(limit_s * 1000)):
+        frame = self._frame
+        if timeout is None:
+            well = frame.wait_well_to_end(VERDICT_GRACE_MS)
+        else:
+            well = frame.wait_well(math.ceil(max(0.0, timeout) * 1000))
+        if not well:
             return super().wait(0.0)
         if self._state is not _DONE:
             self._end_well()
@@ -94,9 +99,16 @@ class BlockOp(TcpOp):
             assert self._tally is not None
             self._tally.add("tcp", _DONE, self._nbytes)
             callbacks, self._callbacks = self._callbacks, None
-        self._near.let_go(self)
+        self._near.open_ops.pop(self, None)
         if callbacks:
             self._call(callbacks)
+
+    def check(self) -> OpResult:
+        if self._state is not _DONE:
+            return super().check()
+        if self._result is None:
+            self._result = self._made_result()
+        return self._result
 
     def _poll(self) -> None:
         frame = self._frame
@@ -112,22 +124,12 @@ class BlockOp(TcpOp):
             return super()._made_result()
         frame = self._frame
         crc = frame.crcs if self._checksum else None
-        return OpResult(_DONE, self._nbytes, np.zeros(frame.count, np.uint8), crc, "tcp", None)
-
-
-def _plain_way(peer: "Peer", far: RemoteSegment, via: str | None) -> _core.Connection | None:
-    """The connection over which an op on `far` goes as it is; None where that takes thought."""
-    if peer.closed or peer.hung or peer.rails.many or far.epoch != peer.epoch:
-        return None
-    if via != "tcp" and (via is not None or peer.offers(far)[0] != "tcp"):
-        return None
-    connection = peer.data_connection
-    return connection if connection is not None and connection.alive else None
+        columns = (_DONE, self._nbytes, np.zeros(frame.count, _U8), crc, "tcp", None)
+        return _new_result(columns)
 
 
 def begin_blocks(
     engine: "Engine",
-    tally: Tally,
     kind: Literal["read", "write"],
     local: object,
     local_ids: object,
@@ -148,28 +150,37 @@ def begin_blocks(
     if near.closed or near.flush is not None or local.planes != 1 or remote.planes != 1:
         return None
     peer = far.peer
-    connection = _plain_way(peer, far, via)
-    if connection is None:
+    rails = peer.rails
+    if peer.closed or peer.hung or rails.many or not rails.primary:
         return None
+    if via != "tcp" and (via is not None or peer.offers(far)[0] != "tcp"):
+        return None
+    connection = peer.link.connection
     if kind == "read":
         submit = connection.read_blocks
-    elif far.writable and not peer.rails.fences.unanswered:
+    elif far.writable and not rails.fences.unanswered:
         submit = connection.write_blocks
     else:
         return None
     config = engine.config
-    limit_s = config.deadline_ms / 1000 if deadline is None else checked_deadline(deadline)
+    if deadline is None:
+        limit_ms = config.deadline_ms
+    else:
+        limit_ms = math.ceil(checked_deadline(deadline) * 1000)
     sums = config.checksum if checksum is None else checksum
-    until_s = time.monotonic() + limit_s
-    limit_ms = math.ceil(limit_s * 1000)
-    there, here = (far.epoch, far.region, remote.grid, remote_ids), (local.grid, local_ids)
+    region, buffer = far.region, near.buffer
+    there, here = remote.grid, local.grid
     try:
-        frame = submit(*there, *here, near.buffer, limit_ms, sums)
-    except (*NATIVE_ERRORS, BufferError):
+        frame = submit(
+            far.epoch, region, there, remote_ids, here, local_ids, buffer, limit_ms, sums
+        )
+    except _NOT_SENT:
         return None
     if frame is None:
         return None
-    nbytes = frame.count * local.block_bytes
-    op = BlockOp(kind, near, far, frame, until_s, nbytes, sums, connection, engine.pump, tally)
-    near.hold(op)
+    op = BlockOp(kind, near, far, rails, frame, frame.nbytes, sums, connection, engine)
+    held = near.open_ops
+    if len(held) >= SWEEP_OPS:
+        held.sweep()
+    held[op] = None
     return op

@@ -83,7 +83,7 @@ class Engine(OwnSegments, PeerCalls):
         self._peers: list[Peer] = []
         self._files: list[FileSegment] = []
         self._vram: list[VramSegment] = []
-        self._tally = Tally()
+        self.tally = Tally()
         self.heartbeat_s = self.config.heartbeat_ms / 1000
         self.patience_s = self.config.hang_ms / 1000 - 2 * self.heartbeat_s
         self.pump = CompletionPump(self._endpoint)
@@ -204,8 +204,10 @@ class Engine(OwnSegments, PeerCalls):
         before anything is sent; what the world does (dead peer, lost bytes) is in the op.
         """
         if priority == 0 and notify is None and not self.closed:
-            ends, how = (dst, dst_ids, src, src_ids), (deadline, checksum, transport)
-            if (op := begin_blocks(self, self._tally, "read", *ends, *how)) is not None:
+            op = begin_blocks(
+                self, "read", dst, dst_ids, src, src_ids, deadline, checksum, transport
+            )
+            if op is not None:
                 return op
         return self._submit(
             "read", dst, dst_ids, src, src_ids, deadline, checksum, transport, priority, notify
@@ -230,8 +232,10 @@ class Engine(OwnSegments, PeerCalls):
         blocks whose status is not OK may hold old, new or mixed bytes.
         """
         if priority == 0 and notify is None and not self.closed:
-            ends, how = (src, src_ids, dst, dst_ids), (deadline, checksum, transport)
-            if (op := begin_blocks(self, self._tally, "write", *ends, *how)) is not None:
+            op = begin_blocks(
+                self, "write", src, src_ids, dst, dst_ids, deadline, checksum, transport
+            )
+            if op is not None:
                 return op
         return self._submit(
             "write", src, src_ids, dst, dst_ids, deadline, checksum, transport, priority, notify
@@ -275,7 +279,7 @@ class Engine(OwnSegments, PeerCalls):
         seen it end), `endpoint` of the data plane, and how many segments and peers there are."""
         with self._lock:
             return {
-                "ops": self._tally.snapshot(),
+                "ops": self.tally.snapshot(),
                 "endpoint": dict(self._endpoint.stats()),
                 "segments": len(self._registry.segments),
                 "peers": len(self._peers),

@@ -101,7 +101,7 @@ class FileSegment(OwnEnd):
     def in_use(self) -> "_Use":
         """The descriptor, which stays open inside: close() waits, in another thread. Nobody is
         called back inside, who might close it. Raises Closed."""
-        self._open_ops.sweep()
+        self.open_ops.sweep()
         return _Use(self)
 
     def use(self) -> int:
@@ -120,7 +120,7 @@ class FileSegment(OwnEnd):
 
     def hold(self, op: Op) -> None:
         """Makes close() end `op` first. To be called inside in_use()."""
-        self._open_ops.add(op)
+        self.open_ops[op] = None
 
     def close(self) -> None:
         """Cancels what still moves here, waits until that is quiet, and closes the file."""
@@ -131,7 +131,7 @@ class FileSegment(OwnEnd):
             # Those that give an op to the kernel; none of them waits for anything.
             while self._users:
                 self._unused.wait()
-        self._open_ops.end()
+        self.open_ops.end()
         os.close(self.descriptor)
         if self._on_close is not None:
             self._on_close(self)

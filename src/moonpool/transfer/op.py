@@ -22,7 +22,7 @@ from moonpool.transfer.base import (
 )
 
 # How much longer than an op's deadline wait() looks for the transport's own verdict.
-_VERDICT_GRACE_S = 1.0
+VERDICT_GRACE_MS = 1000
 
 # Looking a member up in its enum costs more than the rest of a state change.
 _QUEUED, _POSTED, _DONE = OpState.QUEUED, OpState.POSTED, OpState.DONE
@@ -193,7 +193,7 @@ class Op:
         return self.done()
 
     def _wait_limit_s(self) -> float:
-        return max(0.0, self._deadline_s - time.monotonic()) + _VERDICT_GRACE_S
+        return max(0.0, self._deadline_s - time.monotonic()) + VERDICT_GRACE_MS / 1000
 
     def cancel(self) -> bool:
         """Asks the transport to stop; False when the op was terminal already.

@@ -5,35 +5,24 @@ from typing import Self
 
 from moonpool.transfer.op import Op
 
-_SWEEP_OPS = 64
+SWEEP_OPS = 64
 
 
-class OpenOps:
+class OpenOps(dict[Op, None]):
     """Ops under way; those that have ended are forgotten now and then, some by themselves. A dict,
     so that threads that add and forget at the same time lose none."""
 
-    def __init__(self) -> None:
-        self._ops: dict[Op, None] = {}
-
-    def add(self, op: Op) -> None:
-        """From here on end() ends `op`, too."""
-        self._ops[op] = None
-
-    def forget(self, op: Op) -> None:
-        """It has ended."""
-        self._ops.pop(op, None)
-
     def sweep(self) -> None:
-        """Before each add(). To look at an op may call back whoever listens for its end."""
-        if len(self._ops) >= _SWEEP_OPS:
-            for op in list(self._ops):
+        """Before one is added. To look at an op may call back whoever listens for its end."""
+        if len(self) >= SWEEP_OPS:
+            for op in list(self):
                 if op.done():
-                    self.forget(op)
+                    self.pop(op, None)
 
     def end(self) -> None:
         """Cancels all and waits until each is quiet."""
-        for op in list(self._ops):
-            self.forget(op)
+        for op in list(self):
+            self.pop(op, None)
             if op.cancel():
                 op.wait()
 
@@ -46,16 +35,12 @@ class OwnEnd:
     closed = False
 
     def __init__(self) -> None:
-        self._open_ops = OpenOps()
+        self.open_ops = OpenOps()
 
     def hold(self, op: Op) -> None:
         """Makes close() end `op` first, so that the memory is quiet afterwards."""
-        self._open_ops.sweep()
-        self._open_ops.add(op)
-
-    def let_go(self, op: Op) -> None:
-        """For ops that say when they have ended."""
-        self._open_ops.forget(op)
+        self.open_ops.sweep()
+        self.open_ops[op] = None
 
     def close(self) -> None:
         raise NotImplementedError

@@ -57,7 +57,7 @@ class Peer:
         self._lock = threading.Lock()
         self._waiting: list[tuple[RelayedOp, str | None]] = []
         self._reviver: threading.Thread | None = None
-        self._link = link
+        self.link = link
         self._segments: dict[str, RemoteSegment] = {}
         self._own: dict[int, Segment] = {}
         # Why it is held to hang, '' when it is not.
@@ -70,14 +70,14 @@ class Peer:
     @property
     def epoch(self) -> int:
         """Random number of the process that answered last."""
-        return self._link.epoch
+        return self.link.epoch
 
     @property
     def alive(self) -> bool:
         """False once all connections are known to be lost, or the peer is held to hang."""
         if self.closed or self.hung:
             return False
-        return self._link.alive or self.rails.living() is not None
+        return self.link.alive or self.rails.living() is not None
 
     @property
     def segments(self) -> dict[str, RemoteSegment]:
@@ -94,58 +94,58 @@ class Peer:
     @property
     def connection(self) -> _core.Connection:
         """For questions to the peer: the first one that lives."""
-        connection = self._link.connection
+        connection = self.link.connection
         return connection if connection.alive else self.rails.living() or connection
 
     @property
     def data_connection(self) -> _core.Connection | None:
         """For the tcp transport: the first that lives, of those that the policy lets carry data."""
-        connection = self._link.connection
+        connection = self.link.connection
         if self.rails.primary and connection.alive:
             return connection
         return self.rails.living() or (connection if self.rails.primary else None)
 
     def mapping(self, segment: RemoteSegment) -> _core.SharedRegion | None:
         """For the shm transport: the peer's memory in our address space."""
-        return self._link.mappings.get(segment.region)
+        return self.link.mappings.get(segment.region)
 
     def local_segment(self, segment: RemoteSegment) -> Segment | None:
         """For the local transport: the segment itself, when the peer is this very process."""
-        return self._own.get(segment.region) if segment.epoch == self._link.epoch else None
+        return self._own.get(segment.region) if segment.epoch == self.link.epoch else None
 
     @property
     def is_here(self) -> bool:
         """The peer is an engine of this very process."""
-        return self._engine.lives_here(self._link.epoch)
+        return self._engine.lives_here(self.link.epoch)
 
     def offers(self, segment: RemoteSegment) -> tuple[str, ...]:
         """Transports that can reach `segment` now, best first."""
         names = list[str]()
         if self.local_segment(segment) is not None:
             names.append("local")
-        if segment.region in self._link.mappings:
+        if segment.region in self.link.mappings:
             names.append("shm")
         if not self.hung:
             names.append("tcp")
         if not self.why_no_nixl(segment):
-            names.insert(len(names) - is_near(self._link.info), "nixl")
+            names.insert(len(names) - is_near(self.link.info), "nixl")
         return tuple(names)
 
     @property
     def nixl(self) -> NixlInfo | None:
         """How to reach it through NIXL; None when that is off at either end."""
-        info = self._link.info
+        info = self.link.info
         return info.nixl if info is not None and self._engine.nixl is not None else None
 
     def why_no_nixl(self, segment: RemoteSegment) -> str:
         """The reason nixl cannot reach `segment`; '' when it can."""
-        return why_not(self._engine.nixl is not None, self._link.info, segment.name, self.hung)
+        return why_not(self._engine.nixl is not None, self.link.info, segment.name, self.hung)
 
     def why_no_shm(self, segment: RemoteSegment) -> str:
         """The reason shm cannot reach `segment`; '' when it can."""
-        if segment.region in self._link.mappings:
+        if segment.region in self.link.mappings:
             return ""
-        return self._link.shm_reason or "the segment is registered memory, not allocated to share"
+        return self.link.shm_reason or "the segment is registered memory, not allocated to share"
 
     def segment(self, name: str) -> RemoteSegment:
         """The current descriptor of a segment; asks the peer when it is not known yet. One that
@@ -162,17 +162,17 @@ class Peer:
 
     def layout(self, name: str) -> Layout:
         """A layout the peer published: `segment.blocks(..., name=name)`. Raises as segment()."""
-        known = self._link.info is not None and name in self._link.info.layouts
+        known = self.link.info is not None and name in self.link.info.layouts
         if not known or not (self.alive or self.hung):
             self.refresh()
-        layouts = self._link.info.layouts if self._link.info is not None else {}
+        layouts = self.link.info.layouts if self.link.info is not None else {}
         if name not in layouts:
             hint = did_you_mean(str(name), layouts)
             raise BadInput(f"{self.address} publishes no layout {name!r}.{hint}")
         shape = layouts[name]
         segment = self.segment(shape.segment)
-        assert self._link.info is not None
-        planes, plane_stride = self._link.info.planes.get(name, (1, None))
+        assert self.link.info is not None
+        planes, plane_stride = self.link.info.planes.get(name, (1, None))
         return segment.blocks(
             shape.block_bytes,
             shape.stride,
@@ -188,7 +188,7 @@ class Peer:
         timeout = self._engine.connect_timeout_s if timeout is None else timeout
         if self.alive:
             with self._lock:  # of one life of the peer, both
-                link, connection = self._link, self.connection
+                link, connection = self.link, self.connection
             link.refresh(timeout, connection)
             self._install(link, fresh=False)
         else:
@@ -222,14 +222,14 @@ class Peer:
         for op, _ in waiting:
             op.settle(OpState.FAILED, error=self._closed_error(), only_from=OpState.QUEUED)
         self.rails.close()
-        self._part(self._link)
+        self._part(self.link)
         self._engine.forget(self)
 
     def refusal(self, segment: RemoteSegment) -> TransferError | None:
         """Why no op on `segment` can begin, if so."""
         if self.closed:
             return self._closed_error()
-        if segment.epoch != self._link.epoch:
+        if segment.epoch != self.link.epoch:
             return PeerRestarted(
                 f"segment '{segment.name}' belongs to an earlier process at {self.address}; take "
                 f"the new descriptor from peer.segment({segment.name!r})"
@@ -251,10 +251,10 @@ class Peer:
                 self.hung = why
         self.rails.cut(address, f"{address} is silent: {why}")
         if address == self.address:
-            self._link.connection.close()
+            self.link.connection.close()
         if self.hung:
             self.rails.cut_all(f"{self.address} hangs: {why}")
-            self._link.connection.close()
+            self.link.connection.close()
 
     def speak(self, address: str) -> None:
         """For the keeper: somebody answers there, or it is dead: the next op will see."""
@@ -334,13 +334,13 @@ class Peer:
     def _install(self, link: Link, fresh: bool = True) -> None:
         """Not `fresh`: it was asked anew, and may have been left meanwhile."""
         with self._lock:
-            old = self._link
+            old = self.link
             late = old is not link and (not fresh or (old.alive and old.epoch == link.epoch))
             if self.closed or late:
                 # Too late, or somebody else was first: ops may be running on that one.
                 link.close()
                 return
-            self._link = link
+            self.link = link
             if old is not link:
                 self.hung, self.silent = "", frozenset()  # it answered
             rails = self.rails
@@ -363,7 +363,7 @@ class Peer:
     def _part(self, link: Link) -> None:
         nixl, info = self._engine.nixl, link.info
         if nixl is not None and info is not None and info.nixl is not None:
-            if link.epoch != self._link.epoch or self.closed:
+            if link.epoch != self.link.epoch or self.closed:
                 nixl.forget(info.nixl.agent)
         link.close()
 

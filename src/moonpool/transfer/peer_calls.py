@@ -46,7 +46,7 @@ class PeerCalls:
     _endpoint: _core.Endpoint
     _registry: Registry
     _transports: dict[str, Transport]
-    _tally: Tally
+    tally: Tally
     _lives: "itertools.count[int]"
     _notifier: Notifier
 
@@ -118,7 +118,7 @@ class PeerCalls:
         op = dispatch(self._transports, transfer, via)
         if transfer.notify is not None:
             op = NotifyingOp(transfer, self._notifier, op)
-        op.count_in(self._tally)
+        op.count_in(self.tally)
         if not op.last_state.terminal:
             transfer.local.hold(op)
             # A file holds its ops itself, before its descriptor could be closed under them.

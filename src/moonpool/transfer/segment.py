@@ -105,7 +105,7 @@ class Segment(OwnEnd):
         if self.closed:
             return
         self.closed = True
-        self._open_ops.end()
+        self.open_ops.end()
         if self._on_close is not None:
             self._on_close(self)
 

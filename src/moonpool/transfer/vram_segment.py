@@ -93,7 +93,7 @@ class VramSegment(OwnEnd):
         if self.closed:
             return
         self.closed = True
-        self._open_ops.end()
+        self.open_ops.end()
         self.memory = None
         if self._on_close is not None:
             self._on_close(self)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from moonpool._core import Table
-from moonpool.pool.catalog.admission import Admitted
+from moonpool.pool.catalog.admitted import Admitted
 from moonpool.pool.catalog.base import NO_SEGMENT, CatalogConfig, Expiry, Retirement
 from moonpool.pool.catalog.catalog import Catalog
 from moonpool.pool.catalog.commits import CommitRequest

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from moonpool.pool.catalog.admission import Admitted
+from moonpool.pool.catalog.admitted import Admitted
 from moonpool.pool.messages import PutStatus
 from tests.pool.catalog.harness import Pool
 

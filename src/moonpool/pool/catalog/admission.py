@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
 from moonpool._core import TableFullError
+from moonpool.pool.catalog.admitted import Admitted, Whole
 from moonpool.pool.catalog.base import (
     COMMITTED,
     GHOST,
@@ -49,16 +49,6 @@ _INVALID = int(PutStatus.INVALID)
 _QUOTA = int(PutStatus.QUOTA)
 
 
-class Admitted(NamedTuple):
-    """`segments` u16[n, replicas], NO_SEGMENT where there is none; `retirements` of what went."""
-
-    status: U8
-    rows: I32
-    attempts: U64
-    segments: U16
-    retirements: list[Retirement]
-
-
 class Admission:
     """Decides reserve calls."""
 
@@ -73,7 +63,7 @@ class Admission:
 
     def admit(
         self, put: PutRequest, draw: Callable[[], float], now: float, wall_ms: int, foreign: Bool
-    ) -> Admitted:
+    ) -> Admitted | Whole:
         """`draw` gives random numbers in [0, 1). `foreign` bool[n]: keys that are kept for
         somebody else who inherits them (empty: none)."""
         n = put.ends.size
@@ -87,10 +77,10 @@ class Admission:
             made_room += self._room.make_rows(put, wall_ms, now)
             if self._room.short_of_rows(put) > 0:
                 return self._no_rows(put, made_room)
-        elif not foreign.size and self._within_quota(put):
-            admitted = self._admit_whole(put, draw, now)
-            if admitted is not None:
-                return admitted._replace(retirements=made_room) if made_room else admitted
+        elif not foreign.size and (self._rows.shares is None or self._within_quota(put)):
+            whole = self._admit_whole(put, draw, now)
+            if whole is not None:
+                return whole.admitted(made_room) if made_room else whole
         outside = np.zeros(0, np.int32)
         if put.outside_ends.size:  # before rows are made: it refuses what is no key
             outside = table.find(put.outside_blob, put.outside_ends)
@@ -160,9 +150,7 @@ class Admission:
         granted: I32 = np.flatnonzero(status == _GRANTED).astype(np.int32)
         return granted
 
-    def _admit_whole(
-        self, put: PutRequest, draw: Callable[[], float], now: float
-    ) -> Admitted | None:
+    def _admit_whole(self, put: PutRequest, draw: Callable[[], float], now: float) -> Whole | None:
         """The usual batch: all keys new, one copy, room for all on one segment. None: not so, and
         nothing has changed."""
         store, n = self._rows, put.ends.size
@@ -195,10 +183,9 @@ class Admission:
             return None
         rows, parents = made
         store.segments[chosen[0]].promise(total, n)
-        targets = np.full((n, 1), chosen[0], np.uint16)
-        attempts = self._record(put, rows, put.sizes, targets, parents, None, now)
-        self._mark_whole(put, first, chosen[0], total)
-        return Admitted(np.zeros(n, np.uint8), rows, attempts, targets, [])
+        batch = self._record(put, rows, put.sizes, None, parents, None, now)
+        batch.source, batch.segment, batch.total_bytes = put, chosen[0], total
+        return Whole(rows, first, chosen[0])
 
     def _mark_whole(self, put: PutRequest, first: int, segment: int, total: int) -> None:
         """All of the call was granted on one segment: its commit may be, too."""
@@ -324,21 +311,23 @@ class Admission:
                 pin=put.pin,
             )
         column = replacing if mixed else None
-        return self._record(
+        batch = self._record(
             *(put, mine, put.sizes[granted], targets[granted], parents[granted], column, now)
         )
+        return np.arange(batch.first, batch.first + mine.size, dtype=np.uint64)
 
     def _record(
         self,
         put: PutRequest,
         rows: I32,
         sizes: U64,
-        segments: U16,
+        segments: U16 | None,
         parents: I32,
         replacing: Bool | None,
         now: float,
-    ) -> U64:
-        """The same without the rows: they say it already. `replacing` None: none of them does."""
+    ) -> Batch:
+        """The same without the rows: they say it already. `segments` None: one copy each, on the
+        one segment that the batch will say; `replacing` None: none of them does."""
         store, first, n = self._rows, self.next_sequence, rows.size
         self.next_sequence += n
         if put.expiry_ms:
@@ -347,34 +336,36 @@ class Admission:
             store.several = True
         mixed = replacing is not None
         if store.shares is not None:
-            copies = (segments != NO_SEGMENT).sum(axis=1).astype(np.uint64)
-            store.shares.usage.promise(put.tenant, size := int((sizes * copies).sum()), n)
+            size = int(sizes.sum())
+            if segments is not None:
+                copies = (segments != NO_SEGMENT).sum(axis=1).astype(np.uint64)
+                size = int((sizes * copies).sum())
+            store.shares.usage.promise(put.tenant, size, n)
             held = store.shares.usage.of(put.tenant)
             held.admitted_bytes += size
             held.admitted_objects += n
-        self._reservations.add(
-            Batch(
-                first=first,
-                owner=put.owner,
-                deadline=now + store.config.reservation_ms / 1000,
-                rows=rows,
-                sizes=sizes,
-                segments=segments,
-                parents=parents,
-                parent_keys=keys_of(store.table, parents) if mixed else [],
-                replacing=np.zeros(n, np.bool_) if replacing is None else replacing,
-                open=np.ones(n, np.bool_),
-                open_count=n,
-                min_replicas=put.min_replicas,
-                wanted=put.replicas,
-                pin=put.pin,
-                pin_ttl_ms=put.pin_ttl_ms,
-                pin_refresh=put.pin_refresh,
-                group=put.group,
-                tenant=put.tenant,
-                expiry_ms=put.expiry_ms,
-                mixed=mixed,
-                source=None,
-            )
+        batch = Batch(
+            first=first,
+            owner=put.owner,
+            deadline=now + store.config.reservation_ms / 1000,
+            rows=rows,
+            sizes=sizes,
+            parents=parents,
+            open_count=n,
+            min_replicas=put.min_replicas,
+            wanted=put.replicas,
+            pin=put.pin,
+            pin_ttl_ms=put.pin_ttl_ms,
+            pin_refresh=put.pin_refresh,
+            group=put.group,
+            tenant=put.tenant,
+            expiry_ms=put.expiry_ms,
+            mixed=mixed,
+            source=None,
+            made_segments=segments,
+            made_replacing=replacing,
         )
-        return np.arange(first, first + n, dtype=np.uint64)
+        if mixed:
+            batch.parent_keys = keys_of(store.table, parents)
+        self._reservations.add(batch)
+        return batch

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from moonpool._core import Table
-from moonpool.pool.catalog.admission import Admission, Admitted
+from moonpool.pool.catalog.admission import Admission
+from moonpool.pool.catalog.admitted import Admitted, Whole
 from moonpool.pool.catalog.base import (
     COMMITTED,
     I32,
@@ -48,6 +49,7 @@ SWEEP_ROWS = 16_384
 
 
 # Plain numbers: a member of an enum costs as much as the comparison it is used in.
+_NOBODY = np.zeros(0, np.bool_)
 _FOUND, _ABSENT = int(LookupStatus.FOUND), int(LookupStatus.ABSENT)
 _EVICTED = int(LookupStatus.EVICTED)
 _LOOKUP_STATUS = np.full(256, _ABSENT, np.uint8)  # of a row in this state
@@ -126,9 +128,17 @@ class Catalog:
     # Writing.
 
     def reserve(self, put: PutRequest, now: float, wall_ms: int) -> Admitted:
+        """As `grant`, told key by key."""
+        granted = self.grant(put, now, wall_ms)
+        return granted.admitted([]) if isinstance(granted, Whole) else granted
+
+    def grant(self, put: PutRequest, now: float, wall_ms: int) -> Admitted | Whole:
         """Ask for the right to write a batch; see `Admission`. ValueError for malformed keys."""
-        foreign = self._foreign(put, now) if self.heirs else np.zeros(0, np.bool_)
-        admitted = self.admission.admit(put, self._random.random, now, wall_ms, foreign)
+        foreign = self._foreign(put, now) if self.heirs else _NOBODY
+        granted = self.admission.admit(put, self._random.random, now, wall_ms, foreign)
+        if not self.heirs and self.config.high_watermark >= 1.0:
+            return granted
+        admitted = granted.admitted([]) if isinstance(granted, Whole) else granted
         if self.heirs:
             self._inherit(put, admitted)
         if self.config.high_watermark < 1.0:
@@ -142,6 +152,13 @@ class Catalog:
         if self.segments.tiered:
             self.rows.tiers.committed(call.rows[settled.status == PutStatus.COMMITTED])
         return settled
+
+    def commit_usual(self, call: CommitRequest, now: float, wall_ms: int) -> bool:
+        """The same where it is all of one batch that was granted whole, and nothing else follows
+        from it. False: not so, and nothing has changed."""
+        if self.segments.tiered:
+            return False
+        return self.settlement.commit_usual(call, now, wall_ms)
 
     def commits_whole(self, call: CommitRequest) -> bool:
         """Whether these are the rows of one batch that was granted whole: they hold nothing yet."""

@@ -45,18 +45,17 @@ class PutRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Batch(msgspec.Struct, gc=False):
-    """Columns of the granted keys of one reserve call, `g` of them, in attempt order."""
+    """Columns of the granted keys of one reserve call, `g` of them, in attempt order.
+
+    Most calls are granted as a whole and committed as a whole, and nobody asks them for `segments`,
+    `replacing` or `open`: those are made when they are."""
 
     first: int
     owner: int  # session
     deadline: float
     rows: I32
     sizes: U64
-    segments: U16  # [g, replicas], NO_SEGMENT where fewer were granted
     parents: I32
-    parent_keys: list[bytes]  # of a mixed batch (b"" none): replaced keys are linked at commit
-    replacing: Bool  # the key had a value (or one nobody can read) when it was granted
-    open: Bool
     open_count: int
     min_replicas: int
     wanted: int
@@ -70,6 +69,34 @@ class Batch(msgspec.Struct, gc=False):
     source: PutRequest | None  # when the whole call was granted on one segment, one copy each:
     segment: int = -1  # that segment
     total_bytes: int = 0
+    parent_keys: list[bytes] = []  # of a mixed batch (b"" none): replaced keys are linked at commit
+    made_segments: U16 | None = None
+    made_replacing: Bool | None = None
+    made_open: Bool | None = None
+
+    @property
+    def segments(self) -> U16:
+        """u16[g, replicas], NO_SEGMENT where fewer were granted."""
+        made = self.made_segments
+        if made is None:
+            made = self.made_segments = np.full((self.rows.size, 1), self.segment, np.uint16)
+        return made
+
+    @property
+    def replacing(self) -> Bool:
+        """The key had a value (or one nobody can read) when it was granted."""
+        made = self.made_replacing
+        if made is None:
+            made = self.made_replacing = np.zeros(self.rows.size, np.bool_)
+        return made
+
+    @property
+    def open(self) -> Bool:
+        """Not settled yet."""
+        made = self.made_open
+        if made is None:
+            made = self.made_open = np.ones(self.rows.size, np.bool_)
+        return made
 
     def parents_now(self, table: Table) -> I32:
         """Rows of the parents as they are now. A row that nothing was linked to may have gone

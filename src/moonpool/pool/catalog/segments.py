@@ -115,14 +115,15 @@ class Segment:
         return self.told
 
     def _facts(self) -> SegmentFacts:
+        capacity = self.capacity_bytes
         return SegmentFacts(
             self.id,
             self.node,
             self.host_id,
-            self.capacity_bytes,
-            self.free_bytes,
-            self.free_slots,
-            self.domain,
+            capacity,
+            capacity - self.committed_bytes - self.promised_bytes,
+            self.slots - self.objects - self.promised_objects,
+            self.label or self.host_id,
             self.warmth,
         )
 

@@ -57,12 +57,8 @@ class Settlement:
     def commit(self, call: CommitRequest, now: float, wall_ms: int) -> Settled:
         table = self._rows.table
         m = call.rows.size
-        if m and call.term == self._rows.term:
-            batch = self._reservations.find(int(call.attempts[0]))
-            if batch is not None and batch.whole and batch.rows.size == m:
-                whole = self._commit_whole(batch, call, now, wall_ms)
-                if whole is not None:
-                    return whole
+        if self.commit_usual(call, now, wall_ms):
+            return Settled(np.full(m, _COMMITTED, np.uint8), call.rows, [], [], [])
         status = np.full(m, _GONE, np.uint8)
         inside = (call.rows >= 0) & (call.rows < table.rows_max)
         safe = call.rows if inside.all() else np.where(inside, call.rows, 0).astype(np.int32)
@@ -92,18 +88,25 @@ class Settlement:
         expiries += ended.expiries
         return Settled(status, call.rows[done], retirements, expiries, ended.keys)
 
-    def _commit_whole(
-        self, batch: Batch, call: CommitRequest, now: float, wall_ms: int
-    ) -> Settled | None:
+    def commit_usual(self, call: CommitRequest, now: float, wall_ms: int) -> bool:
         """The usual commit: all of a batch that was granted as a whole, one copy each on the one
-        segment promised, into slots that hold nothing. None: not so."""
+        segment promised, into slots that hold nothing. False: not so, and nothing has changed."""
+        m = call.rows.size
+        if not m or call.term != self._rows.term:
+            return False
+        batch = self._reservations.find(int(call.attempts[0]))
+        if batch is None or not batch.whole or batch.rows.size != m:
+            return False
+        return self._commit_whole(batch, call, now, wall_ms)
+
+    def _commit_whole(self, batch: Batch, call: CommitRequest, now: float, wall_ms: int) -> bool:
         rows, table, m = self._rows, self._rows.table, call.rows.size
         segment = rows.segments[batch.segment]
         if (
             call.counts.tobytes() != b"\x01" * m
             or call.segments.tobytes() != segment.id.to_bytes(2, "little") * m
         ):
-            return None
+            return False
         ready = table.commit_whole(
             *(segment.by_slot, call.rows, call.attempts, segment.id),
             *(call.slots, call.generations, call.crcs),
@@ -115,7 +118,7 @@ class Settlement:
             touch_ancestors=rows.order.touches_ancestors,
         )
         if not ready:
-            return None
+            return False
         segment.kept(batch.total_bytes, m)
         if rows.shares is not None:
             self._kept(batch, m, rows.shares.usage)
@@ -138,7 +141,7 @@ class Settlement:
             rows.place_family(call.rows)
         if restless.size:
             rows.relist(restless)
-        return Settled(np.full(m, _COMMITTED, np.uint8), call.rows, [], [], [])
+        return True
 
     def _kept(self, batch: Batch, objects: int, usage: Usage) -> None:
         usage.release(batch.tenant, batch.total_bytes, objects)
