@@ -14,7 +14,6 @@ from moonpool.pool.columns import i32
 from moonpool.pool.master_requests import Asked
 from moonpool.pool.read_times import Told
 
-_GRANTED: Final = int(m.PutStatus.GRANTED)
 _PUTS: Final = tuple(status.name.lower() for status in m.PutStatus)
 _LOOKUPS: Final = tuple(status.name.lower() for status in m.LookupStatus)
 
