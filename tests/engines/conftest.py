@@ -1,4 +1,4 @@
-"""Engines are started when they are first asked for, told apart by name, and ended together."""
+"""Engines start when they are first asked for, are told apart by name, and end with their file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def rig() -> Iterator[Rig]:
         yield rig
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def engines(model: Path, rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    """Those of one file end with it: engines that wait take time and memory from others."""
     with Engines(model, rig.address, tmp_path_factory.mktemp("engines")) as engines:
         yield engines

@@ -219,8 +219,11 @@ def test_other_weights_types_and_block_sizes_are_never_loaded(
         "dtype": {"dtype": "bfloat16"},
         "blocks": {"block_size": 64, "num_gpu_blocks_override": 80},
     }
-    for name, arguments in others.items():
-        engine = engines.start(name, **arguments)  # type: ignore[arg-type]
+    started = {
+        name: engines.start(name, **arguments)  # type: ignore[arg-type]
+        for name, arguments in others.items()
+    }
+    for name, engine in started.items():
         before = engine.counters()
         (answer,) = engine.generate(known)
         after = engine.counters()

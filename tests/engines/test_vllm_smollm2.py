@@ -1,4 +1,8 @@
-"""A real model, in its own type: what one engine has read, another knows."""
+"""A real model: what one engine has read, another knows.
+
+In float32: on CPUs without instructions for bfloat16, its own type, that is several times as fast.
+Blocks in bfloat16 are in test_vllm_pool.py.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ BLOCK = 32
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Rig]:
-    with running_pool(memory=256 * MIB) as rig:
+    with running_pool(memory=384 * MIB) as rig:
         yield rig
 
 
@@ -37,7 +41,7 @@ def start(name: str, smollm2: Path, pool: Rig, engines: Engines) -> EngineProces
         model=smollm2,
         master=pool.address,
         extra={"load": "sync"} if name == "smollm2 b" else {},
-        dtype="bfloat16",
+        dtype="float32",
         skip_tokenizer_init=True,
         max_model_len=2304,
         max_num_batched_tokens=1024,
@@ -67,7 +71,7 @@ def count_to(first: int, length: int) -> tuple[list[int], int]:
 
 @pytest.mark.parametrize(
     ("writer", "reader", "first", "length"),
-    [("smollm2 a", "smollm2 b", 1, 2000), ("smollm2 b", "smollm2 a", 301, 900)],
+    [("smollm2 a", "smollm2 b", 1, 1200), ("smollm2 b", "smollm2 a", 301, 600)],
 )
 def test_what_one_engine_has_read_another_knows(
     writer: str,
@@ -92,16 +96,16 @@ def test_a_hit_is_extended_and_found_again_after_a_restart(
     three: dict[str, EngineProcess], smollm2: Path, pool: Rig, engines: Engines
 ) -> None:
     """b has the beginning itself; a, begun anew, has nothing but what the pool keeps."""
-    prompt, last = count_to(601, 1200)
+    prompt, last = count_to(601, 800)
     whole = (len(prompt) - 1) // BLOCK * BLOCK
     reference = three["smollm2 plain"].generate(prompt, max_tokens=16)
     assert f"{last + 1}, {last + 2}, {last + 3}" in decode(reference[0]["tokens"])
     reader = three["smollm2 b"]
-    computed(reader, pool, prompt[:500], max_tokens=1)
-    computed(three["smollm2 a"], pool, prompt, known=500 // BLOCK, max_tokens=16)
+    computed(reader, pool, prompt[:300], max_tokens=1)
+    computed(three["smollm2 a"], pool, prompt, known=300 // BLOCK, max_tokens=16)
     before = reader.counters()["loaded_tokens"]
     (loaded,) = reader.generate(prompt, max_tokens=16)
-    assert reader.counters()["loaded_tokens"] - before == whole - 500 // BLOCK * BLOCK
+    assert reader.counters()["loaded_tokens"] - before == whole - 300 // BLOCK * BLOCK
     engines.end("smollm2 a")
     three["smollm2 a"] = start("smollm2 a", smollm2, pool, engines)
     (found,) = three["smollm2 a"].generate(prompt, max_tokens=16)
