@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -150,26 +149,6 @@ def test_a_short_prompt_stays_where_it_is_answered(fleet: Fleet) -> None:
     assert before > 0
     assert fleet.ask(prompt("short", LONG - 10))[1] == 0
     assert fleet.prefill.metric("vllm:request_success_total") == before
-
-
-def test_a_client_that_goes_ends_both_halves(fleet: Fleet) -> None:
-    """Its answer would take the longest there is; neither server goes on for nobody."""
-    servers = (fleet.prefill, fleet.decode)
-    before = [server.metric("vllm:generation_tokens_total") for server in servers]
-    tokens, longest = prompt("goes", 600), 1400
-    body = {"prompt": tokens, "max_tokens": longest, "model": "tiny", "ignore_eos": True}
-    url = f"{fleet.url}/v1/completions"
-    with httpx.stream("POST", url, json={**body, "stream": True}, timeout=120) as answer:
-        assert answer.status_code == 200
-        assert next(answer.iter_lines()).startswith("data: ")
-    last = [-1.0, -1.0]
-    while (now := [s.metric("vllm:generation_tokens_total") for s in servers]) != last:
-        last = now
-        time.sleep(1.0)
-    computed = [n - b for n, b in zip(now, before, strict=True)]
-    assert computed[0] == 1 and 0 < computed[1] < longest, "it went on for nobody"
-    again = prompt("after it", 300)
-    assert fleet.ask(again)[0] == fleet.ask(again, fleet.decode.url)[0]
 
 
 def test_a_prefill_server_that_dies_changes_no_answer(fleet: Fleet) -> None:

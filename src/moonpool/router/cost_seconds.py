@@ -32,7 +32,7 @@ from moonpool.router.cost import Facts
 from moonpool.router.index import Weights
 from moonpool.router.load import Column
 
-RATE_KNOWN_TO: Final = 1.5
+RATE_KNOWN_TO: Final = 2.0
 """A learnt rate may be wrong by this factor."""
 
 
