@@ -66,7 +66,7 @@ def test_one_version_everywhere() -> None:
 def test_ci_runs_checks_and_tests() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     run = [line for line in script.splitlines() if line.startswith("make ")]
-    assert run == ["make check test"]
+    assert run == ["make check test test-engines"]
 
 
 def test_every_dependency_has_its_reason() -> None:

@@ -135,6 +135,31 @@ def test_a_stall_says_little_of_the_next_prompt() -> None:
     assert learnt([*usual, *slower]).prefill_s[1] == pytest.approx(3e-3, rel=0.05)
 
 
+def test_who_was_not_asked_yet_counts_as_the_others() -> None:
+    learner = Learner(1e-4, 1e-5, 2e-6)
+    learner.make_room(2)
+    book = book_of()
+
+    def computed(name: str, place: int, begun: float, seconds: float) -> None:
+        book.book(name, Target("w"), place, begun, prompt_tokens=1000, hit_tokens=0)
+        done = book.first_token(name, begun + seconds)
+        assert done is not None
+        learner.first_token(done, begun + seconds)
+
+    for number in range(40):
+        computed(f"a{number}", 0, 10.0 * number, 0.8)
+    learner.make_room(3)  # one more has come
+    assert learner.prefill_s[0] == pytest.approx(8e-4, rel=0.1)
+    assert learner.prefill_s[1] == learner.prefill_s[2] == learner.prefill_s[0]
+    computed("b", 1, 500.0, 0.8)
+    assert learner.prefill_s[1] == pytest.approx(learner.prefill_s[0], rel=0.1)
+    computed("c", 2, 500.0, 0.2)  # its own as soon as it shows it
+    assert learner.prefill_s[2] < 0.95 * learner.prefill_s[1]
+    learner.forget(1)
+    shown = (learner.prefill_s[0] + learner.prefill_s[2]) / 2
+    assert learner.prefill_s[1] == pytest.approx(shown)
+
+
 def test_guesses_live_between_one_and_two_times_their_life() -> None:
     turns = Generations(10.0, (3, 4))
     assert turns.turn(0.0) == ()

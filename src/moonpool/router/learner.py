@@ -2,13 +2,16 @@
 
 Prompts of one target are computed one after the other, so each took the time since the one before
 (or since it came). Fits  time = prefill_s x uncached + transfer_s x tokens from the pool  by least
-squares that forget, starting from the configured coefficients as if they had been observed; after
-the first prompt stalls are cut. What running answers add is learnt apart, in step_learner.py.
+squares that forget, starting from the common coefficients as if they had been observed: the median
+of the targets that have shown theirs, until then what is configured. So nobody seems the faster for
+not having been asked. After the first prompt stalls are cut. What running answers add is learnt
+apart, in step_learner.py.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from moonpool.router.load import Booking, Column
 from moonpool.router.step_learner import StepLearner
@@ -30,6 +33,7 @@ class Learner:
         self._steps = StepLearner(decode_block_s)
         self.prefill_s: Column = np.zeros(0)
         self.transfer_s: Column = np.zeros(0)
+        self._shown: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)  # whose values are its own
         self._sums: list[list[float]] = []
         self._last: list[float] = []  # when the target's last first token came
         self._carried: list[
@@ -48,17 +52,25 @@ class Learner:
             self._carried.append((0.0, 0.0))
         missing = places - len(self.prefill_s)
         if missing > 0:
-            first, second = self._start
+            first, second = self._common()
             self.prefill_s = np.concatenate([self.prefill_s, np.full(missing, first)])
             self.transfer_s = np.concatenate([self.transfer_s, np.full(missing, second)])
+            self._shown = np.concatenate([self._shown, np.zeros(missing, np.bool_)])
 
     def forget(self, place: int) -> None:
-        """Back to the configured values: another worker has the place now."""
+        """Back to the common values: another worker has the place now."""
         self._steps.forget(place)
         self._sums[place] = []
         self._last[place] = -np.inf
         self._carried[place] = (0.0, 0.0)
-        self.prefill_s[place], self.transfer_s[place] = self._start
+        self._shown[place] = False
+        self.prefill_s[place], self.transfer_s[place] = self._common()
+
+    def _common(self) -> tuple[float, float]:
+        if not self._shown.any():
+            return self._start
+        prefill_s, transfer_s = self.prefill_s[self._shown], self.transfer_s[self._shown]
+        return float(np.median(prefill_s)), float(np.median(transfer_s))
 
     def first_token(self, booking: Booking, now: float) -> None:
         """One observation. Prompts that come out of one engine step together count together."""
@@ -75,11 +87,11 @@ class Learner:
             return
         self._carried[place] = (0.0, 0.0)
         self._last[place] = now
-        prefill_s, transfer_s = self._start
+        prefill_s, transfer_s = float(self.prefill_s[place]), float(self.transfer_s[place])
         sums = self._sums[place]
         if sums:
-            expected = computed * self.prefill_s[place] + brought * self.transfer_s[place]
-            seconds = min(seconds, _STALL * float(expected))
+            expected = computed * prefill_s + brought * transfer_s
+            seconds = min(seconds, _STALL * expected)
         else:
             weight = _PRIOR_TOKENS**2
             sums = [weight, 0.0, weight, weight * prefill_s, weight * transfer_s]
@@ -95,8 +107,13 @@ class Learner:
         xx, xy, yy, xt, yt = sums
         det = xx * yy - xy * xy
         if det > 1e-9 * xx * yy:
-            self.prefill_s[place] = _within((xt * yy - yt * xy) / det, prefill_s)
-            self.transfer_s[place] = _within((yt * xx - xt * xy) / det, transfer_s)
+            configured = self._start
+            self.prefill_s[place] = _within((xt * yy - yt * xy) / det, configured[0])
+            self.transfer_s[place] = _within((yt * xx - xt * xy) / det, configured[1])
+            self._shown[place] = True
+            if not self._shown.all():
+                common = self._common()
+                self.prefill_s[~self._shown], self.transfer_s[~self._shown] = common
 
     def grown(self, booking: Booking, now: float, tokens: float, held: float, quiet: bool) -> None:
         """As StepLearner's."""
