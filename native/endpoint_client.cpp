@@ -178,19 +178,14 @@ bool ClientConnection::receive_locked() {
   return false;
 }
 
-// The oldest request is answered first. Only raw reads say beforehand how long an answer is; while
-// one is POSTED its memory is this reader's.
-bool ClientConnection::expects(Expected* expected, std::vector<Piece>* pieces) {
+// The oldest request is answered first. Only raw reads say beforehand how long an answer is.
+bool ClientConnection::expects(Expected* expected) {
   std::lock_guard lock(pending_mutex_);
   if (pending_.empty()) return false;
   const Op& op = *pending_.begin()->second;
   if (op.type != wire::Type::kReadRaw || op.state() != OpState::kPosted) return false;
-  *expected = {op.id, op.count, op.count * 8, 0, wire::reply_trailer_bytes(op.count)};
-  for (std::uint32_t i = 0; i < op.count; i++) {
-    const Op::Room& room = op.rooms[i];
-    expected->payload_bytes += room.size;
-    if (room.size > 0) pieces->push_back({room.memory, room.size, i});
-  }
+  *expected = {op.id, op.count, op.count * 8, 0};
+  for (const Op::Room& room : op.rooms) expected->payload_bytes += room.size;
   return true;
 }
 

@@ -76,7 +76,7 @@ class ClientConnection : public Source, public OpDriver, private FrameSink {
     OutFrame frame;
   };
 
-  bool expects(Expected* expected, std::vector<Piece>* pieces) override;
+  bool expects(Expected* expected) override;
   bool on_header(const wire::Header& header, std::size_t* trailer_bytes) override;
   bool on_meta(const wire::Header& header, std::span<const std::uint8_t> meta,
                std::vector<Piece>* pieces, bool* checksum) override;

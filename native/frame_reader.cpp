@@ -240,17 +240,14 @@ void FrameReader::take(std::uint64_t left, std::uint64_t payload, std::size_t ta
   staged_end_ = left;
 }
 
-// ---- a frame that is foreseen: one recvmsg for all of it ----
+// ---- a frame that is foreseen: its head at once, so that all else is received into place ----
 
-// True with `expected_` and `pieces_` filled in. A descriptor may come with any frame of a UNIX
-// socket, so there every frame goes the usual way.
+// True with `expected_` filled in. A descriptor may come with any frame of a UNIX socket, so there
+// every frame goes the usual way.
 bool FrameReader::foresee() {
   if (phase_ != Phase::kHeader || got_ > 0 || accept_fds_) return false;
-  pieces_.clear();
-  const bool known = sink_.expects(&expected_, &pieces_) && pieces_.size() <= kIovMax - 4 &&
-                     expected_.payload_bytes > 0 && expected_.payload_bytes <= piece_bytes_;
-  if (!known) pieces_.clear();
-  return known;
+  return sink_.expects(&expected_) && expected_.payload_bytes > 0 &&
+         expected_.payload_bytes <= piece_bytes_;
 }
 
 bool FrameReader::is_foreseen() const {
@@ -260,51 +257,32 @@ bool FrameReader::is_foreseen() const {
          header_.meta_bytes + header_.padding == meta_.size();
 }
 
+// Not a byte more than the head: only when it is here it is known whose memory the payload is for.
 std::ptrdiff_t FrameReader::receive_foreseen(int fd) {
   const std::size_t head = sizeof(header_) + expected_.meta_bytes;
   meta_.resize(expected_.meta_bytes + (-head % wire::kAlignment));
-  trailer_.resize(expected_.trailer_bytes);
 
-  iovec parts[kIovMax];
-  std::size_t count = 0;
-  parts[count++] = {&header_, sizeof(header_)};
-  parts[count++] = {meta_.data(), meta_.size()};
-  for (const Piece& piece : pieces_) parts[count++] = {piece.memory, piece.size};
-  parts[count++] = {trailer_.data(), trailer_.size()};
-  parts[count++] = {staging_.data(), staging_.size()};
-  std::uint64_t room = 0;
-  for (std::size_t i = 0; i < count; i++) room += parts[i].iov_len;
+  iovec parts[2] = {{&header_, sizeof(header_)}, {meta_.data(), meta_.size()}};
   msghdr message{};
   message.msg_iov = parts;
-  message.msg_iovlen = count;
+  message.msg_iovlen = 2;
   const ssize_t got = ::recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got <= 0) return got;
-  short_ = static_cast<std::uint64_t>(got) < room;
+  short_ = static_cast<std::uint64_t>(got) < sizeof(header_) + meta_.size();
   staged_begin_ = staged_end_ = 0;
   got_ = std::min<std::size_t>(static_cast<std::size_t>(got), sizeof(header_));
-  auto left = static_cast<std::size_t>(got) - got_;
-  pieces_.clear();  // from here on the frame says what they are
+  const auto left = static_cast<std::size_t>(got) - got_;
   if (got_ < sizeof(header_)) return got;
   if (!is_foreseen()) {  // it goes the usual way, from the staging buffer
-    std::vector<std::uint8_t> came;
-    came.reserve(std::max(left, staging_.size()));
-    for (const iovec& part : std::span(parts).subspan(1, count - 1)) {
-      const auto* from = static_cast<const std::uint8_t*>(part.iov_base);
-      const std::size_t n = std::min(left - came.size(), part.iov_len);
-      came.insert(came.end(), from, from + n);
-    }
-    staged_end_ = came.size();
-    came.resize(std::max(came.size(), staging_.size()));
-    staging_ = std::move(came);
+    if (staging_.size() < left) staging_.resize(left);
+    std::copy_n(meta_.begin(), left, staging_.begin());
+    staged_end_ = left;
     return got;
   }
   sound_ = begin_frame();  // what was received lies where it will look for it
   if (!sound_) return got;
-  got_ = std::min(left, meta_.size());
-  left -= got_;
-  if (got_ < meta_.size()) return got;
-  sound_ = begin_payload();
-  if (sound_) take(left, payload_left_, trailer_.size());
+  got_ = left;
+  if (got_ == meta_.size()) sound_ = begin_payload();
   return got;
 }
 

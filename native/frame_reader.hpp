@@ -28,7 +28,6 @@ struct Expected {
   std::uint32_t count = 0;
   std::uint32_t meta_bytes = 0;
   std::uint64_t payload_bytes = 0;
-  std::size_t trailer_bytes = 0;
 };
 
 // What a connection does with the frames it receives. Each `bool` is false for a frame that breaks
@@ -44,10 +43,9 @@ class FrameSink {
   // Before each piece of payload: a chance to send the rest to the sink.
   virtual void on_payload() {}
   virtual bool on_frame(const wire::Header& header, std::span<const std::uint8_t> trailer) = 0;
-  // Before a frame of which nothing is here yet: which one comes most likely, so that all of it can
-  // be received at once. False when anything may come. Where another one comes, its bytes may have
-  // been in `pieces` for a moment: only memory whose content is not defined yet may be named.
-  virtual bool expects(Expected*, std::vector<Piece>*) { return false; }
+  // Before a frame of which nothing is here yet: which one comes most likely, so that its head can
+  // be received by itself, and the rest into place. False when anything may come.
+  virtual bool expects(Expected*) { return false; }
 };
 
 class FrameReader {

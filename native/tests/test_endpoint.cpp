@@ -154,11 +154,11 @@ TEST(cancel_leaves_the_destination_alone) {
 }
 
 // The answer of a small read is foreseen and received straight into place: into no place of one
-// that was given up, and into the next one's only until that one's own answer is there.
+// that was given up, nor into the next one's, whether that is answered or given up as well.
 TEST(a_late_answer_ends_up_nowhere) {
   World world(64 << 10);
   for (int round = 0; round < 200; round++) {
-    Bytes quiet(8 << 10, 0xaa), next(8 << 10, 0xbb);
+    Bytes quiet(8 << 10, 0xaa), next(8 << 10, 0xbb), last(8 << 10, 0xcc);
     auto given_up = world.read(quiet, 0, quiet.size());
     auto op = world.read(next, 16 << 10, next.size());
     world.peer->cancel(given_up);
@@ -170,6 +170,15 @@ TEST(a_late_answer_ends_up_nowhere) {
     CHECK(std::memcmp(next.data(), &world.memory[16 << 10], next.size()) == 0);
     CHECK(quiet == before);
     if (answered) CHECK(std::memcmp(quiet.data(), world.memory.data(), quiet.size()) == 0);
+    auto again = world.read(quiet, 0, quiet.size());
+    auto too = world.read(last, 32 << 10, last.size());
+    world.peer->cancel(again);
+    world.peer->cancel(too);
+    again->wait(-1);
+    too->wait(-1);
+    for (std::size_t i = 0; i < last.size(); i++) {
+      CHECK(last[i] == 0xcc || last[i] == world.memory[(32 << 10) + i]);
+    }
   }
 }
 
