@@ -10,7 +10,7 @@
 #include <system_error>
 
 #include "endpoint_server.hpp"
-#include "own_process.hpp"
+#include "process_number.hpp"
 
 namespace moonpool {
 namespace {
@@ -114,7 +114,7 @@ class Endpoint::Listener : public Source {
 
 Endpoint::Endpoint(std::uint64_t epoch, std::string token, const EndpointOptions& options,
                    std::vector<TenantToken> tenants)
-    : owner_(own_process()),
+    : process_(process_number()),
       options_(checked(options)),
       epoch_(epoch ? epoch : random_epoch()),
       token_(std::move(token)),
@@ -125,13 +125,12 @@ Endpoint::Endpoint(std::uint64_t epoch, std::string token, const EndpointOptions
       context_{options_, counters_, regions_, agents_, inbox_, epoch_, token_, tenants_, loop_} {}
 
 Endpoint::~Endpoint() {
-  if (owner_ == own_process()) close();
+  if (process_ == process_number()) close();
 }
 
 void Endpoint::check_process() const {
-  if (owner_ != own_process()) {
-    throw ClosedError("this endpoint belongs to process " + std::to_string(owner_) +
-                      "; make a new one after fork");
+  if (process_ != process_number()) {
+    throw ClosedError("this endpoint belongs to the parent process; make a new one after fork");
   }
 }
 
@@ -202,7 +201,7 @@ std::shared_ptr<ClientConnection> Endpoint::greet(Descriptor socket, const std::
 }
 
 void Endpoint::close_connection(const std::shared_ptr<ClientConnection>& connection) {
-  if (owner_ != own_process()) return;
+  if (process_ != process_number()) return;
   loop_.run([&] { loop_.remove(connection->token); });
 }
 
@@ -228,7 +227,7 @@ std::uint64_t Endpoint::share_region(std::string name, std::shared_ptr<SharedMem
 
 bool Endpoint::unregister_region(std::uint64_t id) {
   if (!regions_.remove(id)) return false;
-  if (owner_ != own_process()) return true;
+  if (process_ != process_number()) return true;
   auto uses_region = [id](const wire::Header& header) {
     auto type = wire::Type{header.type};
     return (type == wire::Type::kReadRaw || type == wire::Type::kWriteRaw) &&
@@ -245,7 +244,7 @@ void Endpoint::attach(std::shared_ptr<SegmentAgent> agent) {
 
 bool Endpoint::detach(const SegmentAgent& agent) {
   if (!agents_.remove(agent)) return false;
-  if (owner_ != own_process()) return true;
+  if (process_ != process_number()) return true;
   wire::Id16 incarnation = incarnation_of(agent);
   auto uses_segment = [&](const wire::Header& header) {
     auto type = wire::Type{header.type};
@@ -286,7 +285,7 @@ std::shared_ptr<Op> Endpoint::make_op(wire::Type type, std::size_t blocks,
 }
 
 void Endpoint::close() {
-  if (owner_ != own_process()) return;
+  if (process_ != process_number()) return;
   closed_.store(true, std::memory_order_release);
   loop_.stop();
   inbox_.close();

@@ -82,7 +82,7 @@ class Endpoint {
   std::int64_t deadline_ns(std::int64_t deadline_ms) const;
   void each_served(const std::function<void(ServerConnection&)>& visit);
 
-  const pid_t owner_;
+  const std::uint64_t process_;
   const EndpointOptions options_;
   const std::uint64_t epoch_;
   const std::string token_;

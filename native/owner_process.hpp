@@ -1,11 +1,11 @@
 // Objects with threads, and forked children: a child has the object but none of the threads, so
 // there is nothing to wake or to join, and a lock that one of them held stays locked for ever.
 #pragma once
-#include <sys/types.h>
-#include <unistd.h>
-
+#include <cstdint>
 #include <memory>
 #include <utility>
+
+#include "process_number.hpp"
 
 namespace moonpool {
 
@@ -23,13 +23,12 @@ class OfProcess {
   }
 
   // False in a forked child, which must not touch it.
-  bool usable() const { return process_ == ::getpid(); }
-  pid_t process() const { return process_; }
+  bool usable() const { return process_ == process_number(); }
   Threaded* operator->() const { return held_.get(); }
 
  private:
   std::unique_ptr<Threaded> held_;
-  const pid_t process_ = ::getpid();
+  const std::uint64_t process_ = process_number();
 };
 
 }  // namespace moonpool

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "crc.hpp"
+#include "process_number.hpp"
 #include "segment_agent_detail.hpp"
 
 namespace moonpool {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "process_number.hpp"
 #include "read_times.hpp"
 #include "segment_file.hpp"
 #include "segment_layout.hpp"

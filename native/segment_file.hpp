@@ -82,9 +82,6 @@ class Mapping {
   std::uint64_t process_ = 0;
 };
 
-// Number of this process in a line of forks; objects remember theirs.
-std::uint64_t process_number();
-
 // OFD locks: they belong to the open file, so they end with its last descriptor, by close or by
 // death.
 bool lock_byte(int fd, std::uint64_t byte);  // false: somebody else holds it

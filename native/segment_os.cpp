@@ -4,13 +4,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <mutex>
 #include <set>
 #include <system_error>
 #include <utility>
 
+#include "process_number.hpp"
 #include "segment_file.hpp"
 
 namespace moonpool {
@@ -26,7 +26,6 @@ namespace {
 struct ForkRegistry {
   std::mutex mutex;
   std::set<int> fds;
-  std::atomic<std::uint64_t> process{1};
 };
 
 ForkRegistry& registry() {
@@ -38,7 +37,6 @@ ForkRegistry& registry() {
                      ForkRegistry& child = registry();
                      for (const int fd : child.fds) ::close(fd);
                      child.fds.clear();
-                     child.process.fetch_add(1);
                      child.mutex.unlock();
                    });
     return made;
@@ -56,8 +54,6 @@ struct flock lock_of(short type, std::uint64_t byte) {
 }
 
 }  // namespace
-
-std::uint64_t process_number() { return registry().process.load(std::memory_order_relaxed); }
 
 OwnedFd::OwnedFd(const std::function<int()>& open) : process_(process_number()) {
   const std::lock_guard lock(registry().mutex);

@@ -133,9 +133,8 @@ PyFileJob submit(PyFileIo& self, int fd, bool write, nb::handle memory, nb::hand
     if (const auto& io = self.handle->io; io.usable()) {
       io->submit(job, may_be_cached);
     } else {
-      job->refuse(Status::kUnreachable, "these files are served by process " +
-                                            std::to_string(io.process()) +
-                                            "; make a new engine after fork");
+      job->refuse(Status::kUnreachable,
+                  "these files are the parent process's; make a new engine after fork");
     }
   }
   return {self.handle, std::move(job), std::move(buffer)};
