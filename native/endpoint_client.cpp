@@ -211,7 +211,7 @@ bool ClientConnection::on_header(const wire::Header& header, std::size_t* traile
       if (!current_->sent) return false;
     }
   }
-  *trailer_bytes = wire::reply_trailer_bytes(header.count);
+  *trailer_bytes = wire::reply_trailer_bytes(header);
   return true;
 }
 

@@ -181,8 +181,8 @@ inline std::size_t request_trailer_bytes(const Header& header) {
   return has_request_payload(Type{header.type}) ? (std::size_t{header.count} + 1) * 4 : 0;
 }
 
-inline std::size_t reply_trailer_bytes(std::uint32_t count) {
-  return std::size_t{count} * sizeof(ReplyRecord) + sizeof(TrailerEnd);
+inline std::size_t reply_trailer_bytes(const Header& header) {
+  return std::size_t{header.count} * sizeof(ReplyRecord) + sizeof(TrailerEnd);
 }
 
 // Fills in the CRCs; the last thing done to a header before it leaves.

@@ -216,13 +216,6 @@ std::ptrdiff_t FrameReader::receive(int fd) {
     got_ += n;
     left -= n;
   }
-  take(left, payload, tail);
-  return got;
-}
-
-// Accounts for `left` bytes that have come: into room for `payload` bytes first, if this is where
-// the frame is, then into `tail` bytes of the trailer, then into the staging buffer.
-void FrameReader::take(std::uint64_t left, std::uint64_t payload, std::size_t tail) {
   if (phase_ == Phase::kPayload) {
     std::uint64_t n = std::min(left, payload);
     advance(n);
@@ -238,6 +231,7 @@ void FrameReader::take(std::uint64_t left, std::uint64_t payload, std::size_t ta
     left -= n;
   }
   staged_end_ = left;
+  return got;
 }
 
 // ---- a frame that is foreseen: its head at once, so that all else is received into place ----

@@ -87,7 +87,6 @@ class FrameReader {
   bool foresee();
   std::ptrdiff_t receive_foreseen(int fd);
   bool is_foreseen() const;
-  void take(std::uint64_t left, std::uint64_t payload, std::size_t tail);
   void keep_fds(msghdr& message);
   bool fail(Fault fault);
 
