@@ -156,8 +156,8 @@ def test_who_was_not_asked_yet_counts_as_the_others() -> None:
     computed("c", 2, 500.0, 0.2)  # its own as soon as it shows it
     assert learner.prefill_s[2] < 0.95 * learner.prefill_s[1]
     learner.forget(1)
-    shown = (learner.prefill_s[0] + learner.prefill_s[2]) / 2
-    assert learner.prefill_s[1] == pytest.approx(shown)
+    shown = learner.prefill_s[0] * learner.prefill_s[2]
+    assert learner.prefill_s[1] == pytest.approx(shown**0.5)
 
 
 def test_guesses_live_between_one_and_two_times_their_life() -> None:

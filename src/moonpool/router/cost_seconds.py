@@ -22,7 +22,6 @@ A worker that is slower by less shows in its wait.
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 import msgspec
@@ -30,6 +29,7 @@ import numpy as np
 
 from moonpool.router.cost import Facts
 from moonpool.router.index import Weights
+from moonpool.router.learner import middle
 from moonpool.router.load import Column
 
 RATE_KNOWN_TO: Final = 2.0
@@ -86,11 +86,10 @@ class SecondsCost(msgspec.Struct, frozen=True, kw_only=True):
 
 def _rates(learnt_s: Column) -> tuple[float, Column | float]:
     """The common seconds a token (the median), and each worker's own or, near to it, that."""
-    count = len(learnt_s)
-    if not count:
+    if not len(learnt_s):
         return 0.0, learnt_s
     in_order = np.sort(learnt_s)
-    common = math.sqrt(float(in_order[(count - 1) // 2]) * float(in_order[count // 2]))
+    common = middle(in_order)
     least, most = common / RATE_KNOWN_TO, common * RATE_KNOWN_TO
     if least <= in_order[0] and in_order[-1] <= most:
         return common, common

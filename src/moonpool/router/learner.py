@@ -10,6 +10,8 @@ apart, in step_learner.py.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -69,8 +71,8 @@ class Learner:
     def _common(self) -> tuple[float, float]:
         if not self._shown.any():
             return self._start
-        prefill_s, transfer_s = self.prefill_s[self._shown], self.transfer_s[self._shown]
-        return float(np.median(prefill_s)), float(np.median(transfer_s))
+        shown = self._shown
+        return middle(np.sort(self.prefill_s[shown])), middle(np.sort(self.transfer_s[shown]))
 
     def first_token(self, booking: Booking, now: float) -> None:
         """One observation. Prompts that come out of one engine step together count together."""
@@ -118,6 +120,13 @@ class Learner:
     def grown(self, booking: Booking, now: float, tokens: float, held: float, quiet: bool) -> None:
         """As StepLearner's."""
         self._steps.grown(booking, now, tokens, held, quiet)
+
+
+def middle(in_order: Column) -> float:
+    """The median of rates, at least one; of two in the middle what is as many times of the one as
+    the other is of it."""
+    count = len(in_order)
+    return math.sqrt(float(in_order[(count - 1) // 2]) * float(in_order[count // 2]))
 
 
 def _within(value: float, start: float) -> float:
