@@ -55,9 +55,7 @@ async def hits_are_as_predicted(router: RouterServer, urls: list[str]) -> None:
     predicted = router.desk.counters.hits_predicted_tokens
     assert router.desk.counters.hits_actual_tokens == actual
     asked = sum(turn.prompt_tokens for session in found for turn in session.turns[1:])
-    # Where one server has more sessions than it holds, a request can take the blocks of another
-    # between its decision and its admission: seen for up to 5 of the 72, half a prompt each.
-    assert actual > 0.5 * asked and abs(predicted - actual) <= 0.1 * actual
+    assert actual > 0.5 * asked and abs(predicted - actual) <= 0.02 * actual
     assert not any(m.problems for m in router.desk.brain.fleet.members.values())
     plain = await converse(urls, VOCABULARY, seed=2)
     p50 = [row("", one)["ttft_p50_ms"] for one in (found, plain)]
