@@ -10,7 +10,8 @@ from moonpool.core.clock import Deadline, SystemClock
 from moonpool.pool import messages as m
 from moonpool.pool.link import BlockingLink
 from moonpool.pool.ports import CLAIM_DTYPE, BatchPutCall
-from moonpool.pool.protocol_reserve import PutItem, PutOptions, lay_out
+from moonpool.pool.protocol_reserve import PutOptions, lay_out
+from moonpool.pool.puts import PutItem, Puts
 from tests.faults.pool_rig import MIB, running
 
 KEYS = [b"a", b"bc", b"def"]
@@ -35,7 +36,7 @@ def test_the_claims_are_those_of_a_batch_without_parents() -> None:
 def test_each_claim_names_its_parent() -> None:
     batch = items()
     batch[0].outside_parent = b"root"
-    ready = lay_out(batch, [0, 1, 2], PutOptions(chain=True))
+    ready = lay_out(Puts.of(batch), [0, 1, 2], PutOptions(chain=True))
     call = BatchPutCall(ready.batch, NUMBERS.tobytes(), 3, ready.sources, ready.nbytes)
     plain = call.written_out()
     assert plain.blob == b"a" + b"root" + b"bc" + b"a" + b"def" + b"bc"
@@ -47,7 +48,7 @@ def test_each_claim_names_its_parent() -> None:
 
 
 def test_what_is_left_of_a_batch_is_laid_out_alone() -> None:
-    ready = lay_out(items(), [1, 2], PutOptions())
+    ready = lay_out(Puts.of(items()), [1, 2], PutOptions())
     records, blob = ready.batch.claims(1, NUMBERS[:2])
     claims = np.frombuffer(records, CLAIM_DTYPE)
     assert claims["size"].tolist() == [0, 5]
@@ -59,13 +60,13 @@ def test_a_value_that_was_resized_meanwhile_is_refused() -> None:
     batch[1] = PutItem(b"bc", value, len(value), 0)
     value.append(0)
     with pytest.raises(ValueError, match="value 1 was of 4 bytes when it was put, now 5"):
-        lay_out(batch, [0, 1, 2], PutOptions())
+        lay_out(Puts.of(batch), [0, 1, 2], PutOptions())
 
 
 def test_a_value_cannot_be_resized_once_it_is_laid_out() -> None:
     batch, value = items(), bytearray(b"four")
     batch[1] = PutItem(b"bc", value, len(value), 0)
-    ready = lay_out(batch, [0, 1, 2], PutOptions())
+    ready = lay_out(Puts.of(batch), [0, 1, 2], PutOptions())
     with pytest.raises(BufferError):
         value.append(0)
     assert len(ready.batch) == 3
@@ -73,7 +74,7 @@ def test_a_value_cannot_be_resized_once_it_is_laid_out() -> None:
 
 @pytest.mark.parametrize("numbers", [NUMBERS[:2], np.append(NUMBERS, NUMBERS)])
 def test_as_many_numbers_as_objects_are_needed(numbers: np.ndarray) -> None:
-    ready = lay_out(items(), [0, 1, 2], PutOptions())
+    ready = lay_out(Puts.of(items()), [0, 1, 2], PutOptions())
     with pytest.raises(ValueError, match="sequences"):
         ready.batch.claims(1, numbers)
 

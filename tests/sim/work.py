@@ -7,7 +7,8 @@ from typing import Any
 from moonpool.pool import operations
 from moonpool.pool.client_state import Placement, Replica
 from moonpool.pool.protocol_put import store
-from moonpool.pool.protocol_reserve import NO_PARENT, PutItem, PutOptions
+from moonpool.pool.protocol_reserve import PutOptions
+from moonpool.pool.puts import NO_PARENT, PutItem
 from moonpool.pool.results import Hit, Miss, PutResult, PutStatus, RemoveStatus
 from tests.sim.client_actor import ClientActor
 from tests.sim.history import HEADER, stamp

@@ -235,11 +235,16 @@ def as_puts(
 ) -> Puts:
     """The batch of a put; raises as `as_items`."""
     if parents is None and set(map(type, values)) == {bytes}:  # nothing to look at
-        named = as_keys(keys)
-        if len(values) != len(named):
-            raise BadSize(f"{len(named)} keys but {len(values)} values")
+        named = _named(keys, values)
         return Puts(Columns(named, list(values), array("Q", map(len, values))))
     return Puts.of(as_items(keys, values, parents, parent))
+
+
+def _named(keys: Sequence[Key], values: Sequence[Buffer]) -> list[bytes]:
+    named = as_keys(keys)
+    if len(values) != len(named):
+        raise BadSize(f"{len(named)} keys but {len(values)} values")
+    return named
 
 
 def as_items(
@@ -251,9 +256,7 @@ def as_items(
     """Items of a batch put. `parents`: one key or None per item, or "chain": each item's parent is
     the item before, the first one's is `parent`. A parent that is an earlier item of the batch
     is found there. Raises BadKey, BadInput, BadSize."""
-    named = as_keys(keys)
-    if len(values) != len(named):
-        raise BadSize(f"{len(named)} keys but {len(values)} values")
+    named = _named(keys, values)
     sources = map(as_source, values)
     items = [PutItem(key, *source) for key, source in zip(named, sources, strict=True)]
     if parents == "chain":

@@ -138,9 +138,11 @@ class Links:
     def reported_names(self) -> set[str]:
         return {link.endpoint.node for link in self if link.segment.known}
 
-    def remembered_without(self, lost: NodeLink, obeying: int | None = None) -> bool:
-        """Some living node keeps the tombstones of what this one missed: should the master be
-        replaced, too, nothing removed comes back with it. `obeying`: how many obey, if known."""
-        if obeying is not None:
-            return obeying > lost.obeys
-        return any(link is not lost and link.obeys for link in self)
+    def obeying(self) -> int:
+        """How many obey at present."""
+        return sum(link.obeys for link in self)
+
+    def remembered_without(self, lost: NodeLink, obeying: int) -> bool:
+        """Some living node, of `obeying`, keeps the tombstones of what this one missed: should the
+        master be replaced, too, nothing removed comes back with it."""
+        return obeying > lost.obeys

@@ -317,10 +317,9 @@ class MasterMachine:
     def _from_client(self, asked: Asked, message: m.Message, deadline_ms: int) -> None:
         if type(message) not in self._handlers:
             raise BadInput(f"a client cannot send {type(message).__name__}")
-        if self.standby.going_on or asked.now >= self.leads_until:
-            if refusal := self._refuse(asked, message):
-                self._send(asked, refusal)
-                return
+        if refusal := self._refuse(asked, message):
+            self._send(asked, refusal)
+            return
         touches = getattr(message, "touches", None)
         if touches is not None and touches.row:
             self.counts.read(*self._reading.apply(touches, asked.host_id, asked.now))
@@ -347,7 +346,7 @@ class MasterMachine:
         except (ValueError, IndexError) as error:
             reply = failure_of(error)
         if reply is not None:
-            self._outbox.append(Send(asked.session, asked.request, reply))
+            self._send(asked, reply)
 
     def _send(self, asked: Asked, reply: m.Reply) -> None:
         self._outbox.append(Send(asked.session, asked.request, reply))

@@ -72,7 +72,7 @@ class Presence:
                 self._lost(link, now, wall_ms)
             if link.lost and sure:
                 if obeying is None:
-                    obeying = sum(one.obeys for one in self._links)
+                    obeying = self._links.obeying()
                 remembered = self._links.remembered_without(link, obeying)
                 unheard = self._orders.lease_passed(link.segment.id, remembered)
                 self._agents.unheard.add(link.segment.id, unheard)

@@ -215,6 +215,6 @@ class Removals:
         link = self._links[one.segment]
         if not link.heard:
             self._agents.bury_missed(one.segment, now)
-            if link.lost and self._links.remembered_without(link):
+            if link.lost and self._links.remembered_without(link, self._links.obeying()):
                 return number
         return 0

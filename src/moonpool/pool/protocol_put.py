@@ -27,15 +27,14 @@ from moonpool.pool.protocol import (
 from moonpool.pool.protocol_reserve import (
     Attempt,
     Layout,
-    PutItem,
     PutOptions,
     claim_records,
     grants,
-    lay_out_puts,
+    lay_out,
     reservation,
 )
 from moonpool.pool.put_reasons import copies_needed, ran_out, unsealed
-from moonpool.pool.puts import Puts
+from moonpool.pool.puts import PutItem, Puts
 from moonpool.pool.results import PutResult, PutStatus
 
 WRITE_TRIES_MAX = 4  # nodes tried for one replica before the put settles for fewer
@@ -62,7 +61,7 @@ def store(
         laid: list[Layout] = []
 
         def prepare(laid: list[Layout] = laid, todo: list[int] = todo) -> None:
-            laid.append(lay_out_puts(puts, todo, options))
+            laid.append(lay_out(puts, todo, options))
 
         usual = options.replicas == 1
         reserved = yield from reservation(context, puts, todo, options, prepare if usual else None)
@@ -71,7 +70,7 @@ def store(
             break
         if granted_whole(reserved, options):
             why = {}
-            ready = laid.pop() if laid else lay_out_puts(puts, todo, options)
+            ready = laid.pop() if laid else lay_out(puts, todo, options)
             todo = yield from _store_whole(context, puts, todo, reserved, options, ready)
             context.reserved = None
             unsure.update(todo)

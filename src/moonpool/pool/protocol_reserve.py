@@ -21,9 +21,7 @@ from moonpool.pool import messages as m
 from moonpool.pool.columns import NO_SEGMENT, i32, pack_keys, u8, u16, u64
 from moonpool.pool.ports import CLAIM_DTYPE, U64, Buffer
 from moonpool.pool.protocol import Context, MasterLost, Protocol, ask, learn_topology
-from moonpool.pool.puts import NO_PARENT as NO_PARENT
-from moonpool.pool.puts import PutItem as PutItem
-from moonpool.pool.puts import Puts
+from moonpool.pool.puts import NO_PARENT, PutItem, Puts
 from moonpool.pool.results import PutResult, PutStatus
 
 _NO_PARENTS = NO_PARENT.to_bytes(4, "little", signed=True)
@@ -117,12 +115,7 @@ class Layout(NamedTuple):
     nbytes: int
 
 
-def lay_out(items: list[PutItem], todo: list[int], options: PutOptions) -> Layout:
-    """As `lay_out_puts`."""
-    return lay_out_puts(Puts.of(items), todo, options)
-
-
-def lay_out_puts(puts: Puts, todo: list[int], options: PutOptions) -> Layout:
+def lay_out(puts: Puts, todo: list[int], options: PutOptions) -> Layout:
     """Raises ValueError when a source has changed its size, BufferError when it is gone."""
     columns, parents = puts.columns(todo), None
     if options.parents:

@@ -20,8 +20,9 @@ from moonpool.pool.ports import (
 from moonpool.pool.protocol import Context, MasterLost, Protocol, call_all
 from moonpool.pool.protocol_get import lookup
 from moonpool.pool.protocol_put import abort, commit, patience_s
-from moonpool.pool.protocol_reserve import Attempt, PutItem, PutOptions, claim_records, reserve
+from moonpool.pool.protocol_reserve import Attempt, PutOptions, claim_records, reserve
 from moonpool.pool.put_reasons import ran_out
+from moonpool.pool.puts import PutItem
 from moonpool.pool.results import Miss, PutResult, PutStatus
 
 Claims = dict[int, list[tuple[Attempt, int, int]]]  # segment -> (attempt, slot, generation)

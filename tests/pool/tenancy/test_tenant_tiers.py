@@ -80,15 +80,20 @@ def test_what_comes_back_goes_where_its_tenant_may_be() -> None:
     assert sealed(of_default) == 0 and sealed(shared) == 2
 
 
-def test_its_own_memory_is_a_home_for_what_comes_back() -> None:
-    world = world_of(tenant("a"))
-    lend(world, 2, "a")
-    lend(world, 16, "a", medium="disk")
+def k0_comes_back(world: TenantWorld) -> None:
+    """To the memory of the first node, from the tier of the second."""
     a = world.visitor("a")
     put(world, a, "k0", "k1", "k2")
     assert where(world, a, "k0") == [1]
     read(world, a, "k0")
     assert where(world, a, "k0") == [0, 1]
+
+
+def test_its_own_memory_is_a_home_for_what_comes_back() -> None:
+    world = world_of(tenant("a"))
+    lend(world, 2, "a")
+    lend(world, 16, "a", medium="disk")
+    k0_comes_back(world)
 
 
 @pytest.mark.parametrize("idle", [4, 0])
@@ -97,11 +102,7 @@ def test_who_may_not_borrow_has_its_own_objects_make_room_for_what_comes_back(id
     world = world_of(tenant("a", quota_bytes=2 * SIZE, borrow=False), tenant("b"))
     lend(world, 2 + idle)
     lend(world, 16, medium="disk")
-    a = world.visitor("a")
-    put(world, a, "k0", "k1", "k2")
-    assert where(world, a, "k0") == [1]
-    read(world, a, "k0")
-    assert where(world, a, "k0") == [0, 1]
+    k0_comes_back(world)
     assert world.held("a")["committed_bytes"] == 2 * SIZE
 
 

@@ -32,9 +32,6 @@ class Strategy:
         draw: float,
         evicting: bool,
     ) -> list[int]:
-        if len(facts) == 1 and not evicting:
-            (one,) = facts
-            return [one.segment] if one.free_bytes >= size and one.free_slots > 0 else []
         if evicting:
             left = [one for one in facts if one.capacity_bytes >= size]
         else:
