@@ -62,6 +62,9 @@ class PrefixIndex {
   std::vector<std::pair<std::uint32_t, std::int64_t>> holders(std::span<const std::uint64_t> chain);
 
   std::uint64_t held(std::uint32_t place, std::uint32_t slot) const;
+  void held_each(std::span<const std::int64_t> places, std::uint32_t slot,
+                 std::int64_t* held) const;
+  std::uint64_t evicted() const;  // blocks, for want of room
   IndexCounts counts() const;
   std::size_t memory_bytes() const;
 

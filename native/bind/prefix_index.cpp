@@ -148,6 +148,12 @@ struct Index {
     }
   }
 
+  auto held_each(const Places& places, std::uint32_t slot) const {
+    auto held = std::make_unique<std::int64_t[]>(places.size());
+    index.held_each(span_of(places), slot, held.get());
+    return owned(std::move(held), places.size(), 0);
+  }
+
   auto apply(nb::handle message, nb::handle places, std::uint64_t model_seed,
              std::uint32_t block_size, std::uint64_t walks_max) {
     const BytesArg bytes(message, "message");
@@ -213,6 +219,8 @@ void bind_prefix_index(nb::module_& m) {
             return self.index.held(place, slot);
           },
           "place"_a, "slot"_a)
+      .def("held_each", &Index::held_each, nb::arg("places").noconvert(), "slot"_a)
+      .def_prop_ro("evicted", [](const Index& self) { return self.index.evicted(); })
       .def("stat", &Index::stat);
   m.def(
       "prefix_seed",

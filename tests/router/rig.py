@@ -130,6 +130,7 @@ class TinyWorker:
     health_status: int = 200
     """0: asked for its health, it says nothing, as a stopped process does."""
     context: int | None = None
+    metrics: str = ""
     asked: list[Got] = field(default_factory=list)
     aborted: asyncio.Event = field(default_factory=asyncio.Event)
     connections: int = 0
@@ -177,6 +178,11 @@ class TinyWorker:
                     card = {"id": self.model, "max_model_len": self.context, "parent": None}
                     tuned = [{"id": name, "parent": self.model} for name in self.adapters]
                     send_json(writer, 200, {"data": [*tuned, card]})
+                elif got.path == "/metrics":
+                    text = self.metrics.encode()
+                    writer.write(
+                        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text
+                    )
                 else:
                     self.asked.append(got)
                     await self._behave(got, reader, writer)

@@ -10,6 +10,7 @@ from moonpool.core.errors import BadConfig
 from moonpool.router import (
     Brain,
     BrainConfig,
+    Cleared,
     DynamoCost,
     RouteRequest,
     SecondsCost,
@@ -36,6 +37,7 @@ def facts(**columns: object) -> Facts:
         "prefill_s": np.full(3, 1e-3),
         "transfer_s": np.full(3, 1e-4),
         "new_blocks": np.full(3, 10.0),
+        "filled": np.ones(3),
     }
     values = dict.fromkeys(Facts._fields, nothing) | base
     for name, value in columns.items():
@@ -111,6 +113,72 @@ def test_priority_lets_the_own_wait_count_for_more() -> None:
     model = SecondsCost(locality=4)
     assert model.costs(facts(**held_but_busy)).argmin() == 0
     assert model.costs(facts(**held_but_busy, priority=3)).argmin() == 1
+
+
+def test_the_emptier_cache_costs_less() -> None:
+    """By the whole prompt, whatever of it is held: a held prefix counts as before."""
+    seen = facts(filled=[1, 0.5, 0.25], device_tokens=[160, 0, 0])
+    costs = SecondsCost(locality=4).costs(seen)
+    assert costs.tolist() == pytest.approx([4 * 0.16, (4 + 2) * 0.16, (4 + 1) * 0.16])
+    all_full = SecondsCost(locality=4).costs(facts())
+    assert all_full.tolist() == pytest.approx([4 * 0.16] * 3)
+
+
+def test_twelve_sessions_fill_two_caches_of_six_evenly() -> None:
+    """The one is slower, so that it always has a prompt waiting when the next one comes."""
+    brain, draw = Brain(), np.random.default_rng(1)
+    for name in ("slow", "quick"):
+        brain.add_worker(Worker(id=name, model="m", block_size=16, kv_blocks_max=6 * 74))
+        brain.apply_event(name, Cleared())
+    chosen: list[str] = []
+    running: dict[str, tuple[str, list[int]]] = {}
+    for number in range(12):
+        tokens = new_prompt(draw)
+        decision = brain.decide(RouteRequest(model="m", tokens=tokens), float(number))
+        chosen.append(decision.worker)
+        hashes = prefix_hashes(tokens, 16, prefix_seed("m")).tolist()
+        done = running.get("slow") if decision.worker == "slow" else (decision.booking_id, hashes)
+        if decision.worker == "slow":
+            running["slow"] = decision.booking_id, hashes
+        if done:
+            brain.apply_event(decision.worker, Stored(done[1]))
+            brain.free(done[0], number + 0.5)
+    assert chosen.count("slow") == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "heard", "filled"),
+    [({"kv_blocks_max": 100}, True, 0.4), ({}, True, 1), ({"kv_blocks_max": 100}, False, 1)],
+)
+def test_fill_is_known_of_who_tells(changes: dict[str, int], heard: bool, filled: float) -> None:
+    """How much it holds, and what: twenty blocks, and as many booked. Others count as full."""
+    brain = Brain()
+    for name, more in (("a", changes), ("known", {"kv_blocks_max": 100})):
+        brain.add_worker(Worker(id=name, model="m", block_size=16, **more))  # type: ignore[arg-type]
+    brain.apply_event("known", Stored(range(1, 41)))
+    if heard:
+        brain.apply_event("a", Stored(range(1, 21)))
+    booking = RouteRequest(model="m", tokens=[7] * 320, pin=Target("a"))
+    brain.decide(booking, 0.0)
+    ask = RouteRequest(model="m", tokens=np.arange(160, dtype=np.uint32))
+    scores = {score.worker: score for score in brain.decide(ask, 0.0, book=False).scores}
+    token_s, a = brain.config.prefill_s, scores["a"]
+    waits = a.prefill_tokens * token_s + a.decode_blocks * brain.config.cost.decode_block_s
+    assert a.prefill_tokens == 320
+    assert a.cost - waits == pytest.approx(8 * 160 * token_s * (1 + filled))
+    assert scores["known"].cost == pytest.approx(8 * 160 * token_s * 1.4)
+
+
+def test_all_count_as_full_once_the_index_has_evicted() -> None:
+    """What it counts as held is too little then."""
+    brain = Brain(BrainConfig(index_bytes_max=1 << 20))
+    brain.add_worker(Worker(id="a", model="m", block_size=16, kv_blocks_max=1 << 20))
+    draw = np.random.default_rng(0)
+    while not brain.index.evicted:
+        brain.apply_event("a", Stored(draw.integers(1, 1 << 63, 1024, dtype=np.uint64).tolist()))
+    ask = RouteRequest(model="m", tokens=np.arange(160, dtype=np.uint32))
+    cost = brain.decide(ask, 0.0, book=False).scores[0].cost
+    assert cost == pytest.approx(8 * 160 * brain.config.prefill_s)
 
 
 def two_that_took(first_s: float, second_s: float) -> Brain:

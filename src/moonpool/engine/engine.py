@@ -127,6 +127,11 @@ class Engine:
         return self._core.config.block_size
 
     @property
+    def kv_blocks(self) -> int:
+        """Blocks that its cache holds."""
+        return self._core.kv_blocks
+
+    @property
     def handoff(self) -> str:
         """Where decode engines come for prompts computed here, "host:port"; "": nowhere."""
         return self._core.disagg.address if self._core.disagg is not None else ""

@@ -150,6 +150,7 @@ class _Simulation:
                     id=name,
                     model=MODEL,
                     block_size=trace.block_tokens,
+                    kv_blocks_max=0 if pooled else blocks,
                 )
             )
             self._brain.apply_event(name, Cleared())  # what it has is known from now on

@@ -63,6 +63,8 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
             raise BadInput("a worker needs an id")
         if not 1 <= self.ranks <= RANKS_MAX:
             raise BadInput(f"worker {self.id}: ranks = {self.ranks} is not within 1..{RANKS_MAX}")
+        if self.kv_blocks_max < 0:
+            raise BadInput(f"worker {self.id}: kv_blocks_max = {self.kv_blocks_max} is below 0")
         if not 0 <= self.block_size <= _BLOCK_TOKENS_MAX:
             raise BadInput(
                 f"worker {self.id}: block_size = {self.block_size} is not within"

@@ -40,6 +40,8 @@ class Facts(NamedTuple):
     """Seconds a token costs when it comes from the pool or a peer, learnt."""
     decode_block_s: Column
     """Seconds a block held by active requests adds to a step there, learnt."""
+    filled: Column
+    """The part of its device cache that is held or booked; 1 where that is not known."""
     preferred: Column
     """Sum of the weights of the preferred labels that the target has."""
 

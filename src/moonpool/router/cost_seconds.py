@@ -4,7 +4,8 @@
     pool   = from the pool x locality x its seconds a token
     wait   = booked and not yet prefilled x its seconds a token
     decode = blocks held by active requests x the seconds each adds to a step
-    cost   = own + pool + wait + decode
+    fill   = prompt x locality x common seconds a token x filled part of the device cache
+    cost   = own + pool + wait + decode + fill
 
 What is brought in counts `locality` times: computing again what lies elsewhere costs its own time
 once, and then it pushes other prefixes out of that worker's cache. With 1, caches copy each other
@@ -13,6 +14,11 @@ balance are near the pooled optimum, because a backlog of the saved work still m
 elsewhere. What was pushed out is computed again by anyone, so it counts at the common rate: at the
 worker's own a difference of rates would count `locality` times, and one of a sixth outweigh a
 prompt that waits.
+
+While caches fill, a new prefix goes to the emptier one as long as the queue there is no longer than
+the prompt: what fits into all caches together then fits into each. Room does not make copies any
+cheaper (`locality` 1 where there is some gave 0.333): what they take, later prefixes lack. Full
+caches all cost the same, and so does one whose fill is not known.
 
 Rates are learnt from few prompts, on machines that others use, too, and the rate of a worker that
 nobody asks stays what it was. So a rate within `RATE_KNOWN_TO` of the common one counts as that.
@@ -65,6 +71,8 @@ class SecondsCost(msgspec.Struct, frozen=True, kw_only=True):
         common_s, prefill_s = _rates(facts.prefill_s)
         _, transfer_s = _rates(facts.transfer_s)
         fixed = facts.prefill_tokens * prefill_s + facts.decode_blocks * facts.decode_block_s
+        if facts.filled.min(initial=1.0) < 1.0:
+            fixed += weight * facts.prompt_tokens * common_s * facts.filled
         weights = np.empty((len(fixed), 6))
         weights[:, 0] = fixed
         weights[:, 1] = prefill_s + (weight - 1.0) * common_s

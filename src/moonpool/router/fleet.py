@@ -58,12 +58,15 @@ class Fleet:
         self._eligible: dict[tuple[str, str], Places] = {}
         self._sizes: Column | None = None
         self._contexts: Column | None = None
+        self._capacities: Column | None = None
         self._tainted = False
         self._adapters: frozenset[str] = frozenset()
         self._busy: set[str] = set()
         self._names: dict[bytes, tuple[list[str], list[int]]] = {}
         self.one_group = True
         """False when some worker's prefixes are those of other KV groups than 0."""
+        self.any_capacity = False
+        """True when somebody is known to hold so much on its device, and tells what it holds."""
 
     @property
     def places(self) -> int:
@@ -225,11 +228,25 @@ class Fleet:
                 self._contexts[member.places] = member.worker.context_tokens_max or np.inf
         return self._contexts[places]
 
+    def capacities(self, places: Places) -> Column:
+        """Blocks each has room for on its device; 0 where that, or what it holds, is not known."""
+        if self._capacities is None:
+            self._capacities = np.zeros(self.places)
+            for member in self.members.values():
+                self._capacities[member.places] = _capacity(member)
+        return self._capacities[places]
+
+    def first_heard(self, member: Member) -> None:
+        """Its first event came: from now on it is known what it holds."""
+        self._capacities = None
+        self.any_capacity = self.any_capacity or _capacity(member) > 0
+
     def _changed(self) -> None:
         self._eligible.clear()
         self._names.clear()
-        self._sizes = self._contexts = None
+        self._sizes = self._contexts = self._capacities = None
         workers = [member.worker for member in self.members.values()]
+        self.any_capacity = any(map(_capacity, self.members.values()))
         self._tainted = any(worker.taints for worker in workers)
         self._adapters = frozenset().union(*(worker.adapters for worker in workers))
         self.one_group = all(m.groups == (0,) for m in self.members.values())
@@ -260,6 +277,10 @@ class Fleet:
 def _key(target: Target) -> int:
     name = f"{target.rank} {target.worker}".encode()
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little")
+
+
+def _capacity(member: Member) -> int:
+    return member.worker.kv_blocks_max if member.events else 0
 
 
 def _serves(worker_role: str, role: str) -> bool:

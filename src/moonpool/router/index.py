@@ -15,14 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from moonpool import _core
-from moonpool.router.base import Hashes
+from moonpool.router.base import Hashes, Tier
 
 POOL_PLACE = 0
 GUESS_SLOTS = (3, 4)
 """Of workers that publish no events."""
 PREDICTION_SLOTS = (5, 6)
 """Of those that do, until their event comes."""
-
 Depths = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
@@ -147,6 +146,15 @@ class PrefixIndex:
     def held(self, place: int, slot: int) -> int:
         """Blocks held in one slot."""
         return self._core.held(place, slot)
+
+    def on_device(self, places: Places) -> Depths:
+        """Blocks that each place holds on its device: i64[places]."""
+        return self._core.held_each(places, Tier.DEVICE)
+
+    @property
+    def evicted(self) -> int:
+        """Blocks that it had no room for, so that what is counted as held is too little."""
+        return self._core.evicted
 
     def stat(self) -> dict[str, int]:
         """Blocks, entries, sets, memory_bytes, evicted, torn, orphans and aliases."""

@@ -116,11 +116,12 @@ class Intake:
         self.apply(worker_id, Cleared(rank))
 
     def _heard(self, member: Member) -> None:
-        if not member.events:  # from now on its own word counts, not what was guessed before
+        member.events += 1
+        if member.events == 1:  # from now on its own word counts, not what was guessed before
+            self._fleet.first_heard(member)
             for place in member.places:
                 for slot in GUESS_SLOTS:
                     self._index.drop_at(place, slot)
-        member.events += 1
         member.silent_decisions = 0
         member.problems.pop("silent", None)
 

@@ -79,8 +79,18 @@ class Survey:
             learnt.prefill_s[places],
             learnt.transfer_s[places],
             learnt.decode_block_s[places],
+            self._filled(places, sizes),
             self._preferred(prompt.request, places),
         )
+
+    def _filled(self, places: Places, sizes: Column) -> Column:
+        if not self._fleet.any_capacity or self._index.evicted:
+            return np.ones(len(places))
+        taken = self._index.on_device(places) + self._load.prefill_tokens[places] / sizes
+        capacities = self._fleet.capacities(places)
+        ones = np.ones(len(places))
+        filled: Column = np.divide(taken, capacities, out=ones, where=capacities > 0)
+        return np.minimum(1.0, filled)
 
     def _with_found(self, prompt: Prompt, places: Places, facts: Facts) -> Facts:
         tokens = np.zeros((3, len(places)))

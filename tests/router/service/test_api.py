@@ -133,14 +133,17 @@ async def test_a_worker_without_an_address_is_known_to_the_brain() -> None:
 
 
 async def test_a_registered_worker_is_asked_who_it_is_and_serves() -> None:
-    worker = TinyWorker("late", context=512)
+    blocks = 'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="223"} 1.0'
+    worker = TinyWorker("late", context=512, metrics=f"# HELP\n{blocks}\n")
     await worker.start()
     async with routed(workers="") as router:
-        await post_json(router, "/register", {"instance_id": "late", "url": worker.url})
+        told = {"instance_id": "late", "url": worker.url, "endpoint": "tcp://127.0.0.1:1"}
+        await post_json(router, "/register", told)
         await until(lambda: router.desk.seats["late"].ready)
         assert (await ask(router, completion(PROMPT))).json["by"] == "late"
         page = (await get(router, "/workers")).json["workers"][0]
         assert (page["model"], page["context"], page["source"]) == ("tiny", 512, "api")
+        assert page["blocks"] == 223
         assert (await get(router, "/v1/models")).json["data"][0]["id"] == "tiny"
     worker.kill()
 

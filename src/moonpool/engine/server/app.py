@@ -115,6 +115,7 @@ class Application:
             "created": self._created,
             "owned_by": "moonpool",
             "max_model_len": self._engine.context_tokens,
+            "kv_blocks": self._engine.kv_blocks,
         }
 
     async def _completions(self, exchange: Exchange) -> None:

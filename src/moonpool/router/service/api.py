@@ -50,6 +50,7 @@ class Registration(msgspec.Struct):
     role: Role = "both"
     transfer: str | None = None
     context: Count = 0
+    blocks: Count = 0
     labels: dict[str, str] = {}
     lora_name: str | None = None
     tenant_id: str | None = None
@@ -198,6 +199,7 @@ class Api:
             labels=told.labels,
             ranks=max(told.ranks, told.dp_rank + 1),
             context_tokens_max=told.context,
+            kv_blocks_max=told.blocks,
             publishes_events=bool(told.endpoint),
         )
         spec = WorkerSpec(worker, told.endpoint, told.replay_endpoint)

@@ -32,6 +32,7 @@ def _worker(desk: Desk, seat: Seat) -> dict[str, Any]:
         "model": worker.model,
         "block_size": desk.brain.fleet.block_size(member) if member else worker.block_size,
         "context": worker.context_tokens_max,
+        "blocks": worker.kv_blocks_max,
         "transfer": worker.transfer,
         "labels": worker.labels,
         "condition": str(seat.health.condition),

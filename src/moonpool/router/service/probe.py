@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from moonpool.router.service.desk import Desk, Seat
 from moonpool.router.service.health import Condition
 
 ANSWER_BYTES_MAX = 1 << 20
+_VLLM_BLOCKS = re.compile(rb'^vllm:cache_config_info\{[^}\n]*\bnum_gpu_blocks="(\d{1,12})"', re.M)
 
 
 class _Card(msgspec.Struct):
@@ -87,7 +89,12 @@ class Prober:
 
     async def _introduced(self, worker: Worker) -> Worker:
         """The worker with what it says of itself where the configuration says nothing."""
-        if worker.model and worker.context_tokens_max and worker.block_size:
+        if (
+            worker.model
+            and worker.context_tokens_max
+            and worker.block_size
+            and worker.kv_blocks_max
+        ):
             return worker
         answer = await self._get(worker.url + "/v1/models")
         if answer.status != 200:
@@ -106,11 +113,19 @@ class Prober:
             "adapters": frozenset(card.id for card in cards if card.parent),
             "context_tokens_max": worker.context_tokens_max or card.max_model_len or 0,
             "block_size": worker.block_size or card.block_size or 0,
-            "kv_blocks_max": worker.kv_blocks_max or card.kv_blocks or 0,
+            "kv_blocks_max": worker.kv_blocks_max or card.kv_blocks or await self._blocks(worker),
         }
         with contextlib.suppress(MoonpoolError):
             return msgspec.structs.replace(worker, **found)
         raise BadFrame(f"{worker.url}/v1/models says what makes no sense: {found}")
+
+    async def _blocks(self, worker: Worker) -> int:
+        """Blocks of a rank's cache as vLLM's metrics tell them; 0: they do not."""
+        if not worker.publishes_events:
+            return 0
+        answer = await self._get(worker.url + "/metrics")
+        told = _VLLM_BLOCKS.findall(answer.body) if answer.status == 200 else ()
+        return min(map(int, told), default=0)
 
     async def _get(self, url: str) -> Fetched:
         return await fetch(
