@@ -299,3 +299,37 @@ def test_a_request_with_nothing_to_route_by() -> None:
 def test_a_million_tokens_are_routed() -> None:
     ask = RouteRequest(model="m", tokens=np.zeros(1_000_000, np.uint32))
     assert brain_of("off").decide(ask, 0.0).prompt_tokens == 1_000_000
+
+
+def test_blocks_under_way_are_counted_once() -> None:
+    """An engine tells of blocks while it computes the prompt."""
+    book, places = LoadBook(10.0), np.array([1])
+    book.make_room(2)
+
+    def book_at(name: str, cached: float) -> None:
+        target = Target("w")
+        book.book(
+            name,
+            target,
+            1,
+            0.0,
+            prompt_tokens=128,
+            hit_tokens=0,
+            cached_blocks=cached,
+            new_blocks=8,
+        )
+
+    def taken(cached: float) -> float:
+        return float(book.taken_blocks(places, np.array([cached]))[0])
+
+    assert taken(3) == 3
+    book_at("a", 3)
+    assert [taken(n) for n in (3, 7, 11, 12)] == [11, 11, 11, 12]
+    book_at("b", 7)
+    assert taken(7) == 19
+    book.first_token("a", 1.0)
+    assert taken(11) == 19, "the other is still to come"
+    book.free("b")
+    assert taken(11) == 11, "it never came"
+    book_at("c", 11)
+    assert taken(11) == 19

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from moonpool.core.errors import NoWorker, RequestTooLarge, WorkersBusy
-from moonpool.router.base import Decision, Event, RouteRequest, Score, Worker
+from moonpool.router.base import Decision, Event, RouteRequest, Score, Tier, Worker
 from moonpool.router.choose import cheapest, drawn
 from moonpool.router.config import BrainConfig
 from moonpool.router.cost import Facts
@@ -317,6 +317,8 @@ class Brain:
             prefill_tokens=work,
             blocks=max(0, blocks - len(hashes)) if once else blocks,
             shared=tuple(hashes.tolist()) if once else (),
+            cached_blocks=self.index.held(place, Tier.DEVICE),
+            new_blocks=max(0, blocks - held // size),
         )
         if prompt.request.session:
             self.sessions.served(prompt.request.session, target, now)

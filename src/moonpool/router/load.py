@@ -19,7 +19,7 @@ from moonpool.core.errors import BadInput
 from moonpool.router.base import Target
 
 Column = npt.NDArray[np.float64]
-_COLUMNS = ("prefill_tokens", "decode_blocks", "requests", "booked_tokens")
+_COLUMNS = ("prefill_tokens", "decode_blocks", "requests", "booked_tokens", "_promised")
 
 
 @dataclass(slots=True)
@@ -74,6 +74,7 @@ class LoadBook:
         self.decode_blocks: Column = np.zeros(0)
         self.requests: Column = np.zeros(0)
         self.booked_tokens: Column = np.zeros(0)
+        self._promised: Column = np.zeros(0)  # blocks there were to be at the last booking
         self.expired = 0
         """Bookings that nobody ended."""
 
@@ -103,8 +104,11 @@ class LoadBook:
         prefill_tokens: float | None = None,
         blocks: float = 0,
         shared: tuple[int, ...] = (),
+        cached_blocks: float = 0,
+        new_blocks: float = 0,
     ) -> Booking:
         """`prefill_tokens` None: what is neither in the target's cache nor brought from the pool.
+        `cached_blocks`: in the target's cache by now; `new_blocks`: what this request adds there.
 
         Raises BadInput when the id is taken.
         """
@@ -129,11 +133,24 @@ class LoadBook:
         )
         self._bookings[booking_id] = booking
         heapq.heappush(self._leases, (booking.deadline, booking_id))
+        under_way = self.prefill_tokens[place] > 0
+        before = max(cached_blocks, float(self._promised[place])) if under_way else cached_blocks
+        self._promised[place] = before + new_blocks
         self.prefill_tokens[place] += booking.prefill_tokens
         self.booked_tokens[place] += booking.prefill_tokens
         self.decode_blocks[place] += blocks + self._use(place, shared)
         self.requests[place] += 1
         return booking
+
+    def taken_blocks(self, places: npt.NDArray[np.int64], cached_blocks: Column) -> Column:
+        """`cached_blocks` of each place, with what prompts under way are still to add.
+
+        Engines tell of blocks while they compute a prompt, so cached and booked ones overlap: it is
+        what there was to be when the last prompt was booked. Exact where nothing is evicted.
+        """
+        under_way = self.prefill_tokens[places] > 0
+        taken: Column = np.maximum(cached_blocks, np.where(under_way, self._promised[places], 0.0))
+        return taken
 
     def new_blocks(self, place: int, hashes: Sequence[int]) -> int:
         """Of these blocks, those that no active request of the target uses."""

@@ -79,14 +79,14 @@ class Survey:
             learnt.prefill_s[places],
             learnt.transfer_s[places],
             learnt.decode_block_s[places],
-            self._filled(places, sizes),
+            self._filled(places),
             self._preferred(prompt.request, places),
         )
 
-    def _filled(self, places: Places, sizes: Column) -> Column:
+    def _filled(self, places: Places) -> Column:
         if not self._fleet.any_capacity or self._index.evicted:
             return np.ones(len(places))
-        taken = self._index.on_device(places) + self._load.prefill_tokens[places] / sizes
+        taken = self._load.taken_blocks(places, self._index.on_device(places).astype(np.float64))
         capacities = self._fleet.capacities(places)
         ones = np.ones(len(places))
         filled: Column = np.divide(taken, capacities, out=ones, where=capacities > 0)
