@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <bit>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
@@ -286,6 +287,23 @@ void store_words(nb::handle buffer, nb::handle offsets, nb::handle values) {
   std::atomic_thread_fence(std::memory_order_seq_cst);  // and what is written next is seen after
 }
 
+// Which units hold one of the positions: None when one lies beyond them, True when all do.
+nb::object units_touched(nb::handle positions, std::uint32_t unit_tokens, std::uint32_t units) {
+  const U32s column(positions, "positions");
+  if (unit_tokens == 0) throw std::invalid_argument("unit_tokens must be above 0");
+  std::vector<std::uint8_t> touched(units, 0);
+  const bool power = std::has_single_bit(unit_tokens);
+  const int shift = std::countr_zero(unit_tokens);
+  for (std::size_t i = 0; i < column.size(); i++) {
+    const std::uint32_t position = column.data()[i];
+    const std::uint32_t unit = power ? position >> shift : position / unit_tokens;
+    if (unit >= units) return nb::none();
+    touched[unit] = 1;
+  }
+  if (std::count(touched.begin(), touched.end(), 1) == units) return nb::bool_(true);
+  return nb::cast(to_array(touched));
+}
+
 }  // namespace
 
 void bind_sparse(nb::module_& m) {
@@ -318,6 +336,7 @@ void bind_sparse(nb::module_& m) {
                    [](const PyHotBuffer& self) { return self.hot().row_memory_bytes(); })
       .def_prop_ro("index_memory_bytes",
                    [](const PyHotBuffer& self) { return self.hot().index_memory_bytes(); });
+  m.def("units_touched", units_touched, "positions"_a, "unit_tokens"_a, "units"_a);
   m.def("store_words", store_words, "buffer"_a, "offsets"_a, "values"_a);
 }
 

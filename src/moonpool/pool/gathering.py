@@ -7,11 +7,12 @@ layer. On the same host rows are copied in place, elsewhere the node packs them 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from moonpool import _core
 from moonpool.pool.client_state import Replica
 from moonpool.pool.ports import (
     U8,
@@ -56,6 +57,8 @@ class Places(NamedTuple):
     which: npt.NDArray[np.int64]
     slots: U32
     generations: U64
+    only: int
+    """The one place where all objects lie; -1 where they do not."""
 
 
 class Gathered(NamedTuple):
@@ -73,11 +76,13 @@ def places_of(replicas: Sequence[Replica | None]) -> Places:
         if replica is not None and replica.port not in ports:
             ports.append(replica.port)
         which.append(-1 if replica is None else ports.index(replica.port))
+    together = len(ports) == 1 and -1 not in which
     return Places(
         ports,
         np.array(which, np.int64),
         np.array([0 if r is None else r.slot for r in replicas], np.uint32),
         np.array([0 if r is None else r.generation for r in replicas], np.uint64),
+        0 if together else -1,
     )
 
 
@@ -89,31 +94,38 @@ def gather_rows(
     timeout_s: float | None = None,
 ) -> Protocol[Gathered]:
     """Rows into `out`, one after another."""
-    units = wanted.positions // np.uint32(wanted.unit_tokens)
-    touched = np.bincount(units, minlength=len(places.which))
-    if len(touched) > len(places.which):
+    count = len(places.which)
+    touched = _core.units_touched(wanted.positions, wanted.unit_tokens, count)
+    if touched is None:
         return Gathered(Status.BOUNDS, [])
-    ports = places.which[touched > 0]
+    if touched is True and places.only >= 0:  # usual, so with as few steps as there can be
+        whole = GatherCall(
+            places.slots, places.generations, *wanted[2:4], *wanted[:2], *wanted[4:], out
+        )
+        port = places.ports[places.only]
+        return _gathered([places.only], (yield from call_all(context, [(port, whole)], timeout_s)))
+    used = np.arange(count) if touched is True else np.flatnonzero(touched)
+    ports = places.which[used]
     if not len(ports):
         return Gathered(Status.OK, [])
     if int(ports.min()) < 0:
         return Gathered(Status.NOT_FOUND, [])
     if int(ports.min()) == int(ports.max()):
-        call = _call(wanted, units, touched, places, out)
-        calls: list[tuple[Port, AgentCall]] = [(places.ports[ports[0]], call)]
-        return _gathered([int(ports[0])], (yield from call_all(context, calls, timeout_s)))
-    return (yield from _gather_apart(context, places, units, wanted, out, timeout_s))
+        call = _call(wanted, used, places, out)
+        port = places.ports[ports[0]]
+        return _gathered([int(ports[0])], (yield from call_all(context, [(port, call)], timeout_s)))
+    return (yield from _gather_apart(context, places, wanted, out, timeout_s))
 
 
 def _gather_apart(
     context: Context,
     places: Places,
-    units: U32,
     wanted: RowsWanted,
     out: U8,
     timeout_s: float | None,
 ) -> Protocol[Gathered]:
     """Each segment sends its own rows; they are put in their places here."""
+    units = wanted.positions // np.uint32(wanted.unit_tokens)
     layer_of = np.repeat(np.arange(len(wanted.layers)), wanted.counts)
     port_of = places.which[units]
     calls: list[tuple[Port, AgentCall]] = []
@@ -123,9 +135,8 @@ def _gather_apart(
         mine = np.flatnonzero(port_of == number)
         counts = np.bincount(layer_of[mine], minlength=len(wanted.layers)).astype(np.uint32)
         part = wanted._replace(counts=counts, positions=wanted.positions[mine])
-        touched = np.bincount(units[mine], minlength=len(places.which))
         room = np.empty(len(mine) * wanted.row_bytes, np.uint8)
-        calls.append((places.ports[number], _call(part, units[mine], touched, places, room)))
+        calls.append((places.ports[number], _call(part, np.unique(units[mine]), places, room)))
         rooms.append((mine, room))
     outcomes = yield from call_all(context, calls, timeout_s)
     rows = out.reshape(-1, wanted.row_bytes)
@@ -134,17 +145,14 @@ def _gather_apart(
     return _gathered(numbers, outcomes)
 
 
-def _call(
-    wanted: RowsWanted, units: U32, touched: npt.NDArray[np.int64], places: Places, out: U8
-) -> GatherCall:
-    """For the objects this call's rows lie in: others need not be open."""
-    used = np.flatnonzero(touched)
+def _call(wanted: RowsWanted, used: npt.NDArray[Any], places: Places, out: U8) -> GatherCall:
+    """For the objects this call's rows lie in, in order: others need not be open."""
     positions = wanted.positions
-    if len(used) < len(touched):
+    if len(used) < len(places.which):
         # Units are numbered anew, without those that are not needed.
-        number = (np.cumsum(touched > 0) - 1).astype(np.uint32)
         per_unit = np.uint32(wanted.unit_tokens)
-        positions = number[units] * per_unit + positions % per_unit
+        number = np.searchsorted(used, positions // per_unit).astype(np.uint32)
+        positions = number * per_unit + positions % per_unit
     return GatherCall(
         places.slots[used],
         places.generations[used],
@@ -172,8 +180,6 @@ def _gathered(numbers: list[int], outcomes: Sequence[Outcome]) -> Gathered:
 def gather_pinned(segment: SegmentClient, call: GatherCall) -> Outcome:
     """On memory mapped here: each object is pinned for the length of the call. One that lies in
     several extents, or finds all pins taken, is copied whole."""
-    from moonpool import _core
-
     pins: list[SegmentView] = []
     memory: list[Buffer] = []
     try:
