@@ -5,12 +5,16 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string>
 #include <system_error>
 
 #include "crc.hpp"
@@ -59,16 +63,31 @@ void check_folder(const std::string& path) {
   }
 }
 
-// True when shared memory takes huge pages only where a mapping asks for them: then the pages must
-// be faulted in through such a mapping before anything else allocates them.
-bool huge_on_advice() {
-  char text[128] = {};
-  const int fd = ::open("/sys/kernel/mm/transparent_hugepage/shmem_enabled", O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  const ssize_t got = ::read(fd, text, sizeof text - 1);
-  ::close(fd);
-  return got > 0 && std::strstr(text, "[advise]") != nullptr;
+// What the mount of this file says of huge pages ("huge=advise" of a tmpfs), from mountinfo:
+// "36 35 0:32 / /dev/shm rw - tmpfs shm rw,size=8g,huge=advise". Empty: it says nothing.
+std::string huge_option(int fd) {
+  struct stat at {};
+  if (::fstat(fd, &at) != 0) return "";
+  const std::string device =
+      std::to_string(major(at.st_dev)) + ":" + std::to_string(minor(at.st_dev));
+  std::ifstream mounts("/proc/self/mountinfo");
+  for (std::string line; std::getline(mounts, line);) {
+    std::istringstream words(line);
+    std::string id, parent, where, word;
+    words >> id >> parent >> where;
+    if (where != device) continue;
+    while (words >> word) {
+      const std::size_t from = word.find("huge=");
+      if (from != std::string::npos) return word.substr(from, word.find(',', from) - from);
+    }
+    return "";
+  }
+  return "";
 }
+
+// True when these pages become huge only where a mapping asks for it: then they must be faulted in
+// through such a mapping before anything else allocates them.
+bool huge_on_advice(int fd) { return huge_option(fd) == "huge=advise"; }
 
 [[noreturn]] void throw_no_space(const std::string& name, std::uint64_t bytes) {
   throw SegmentSpace(name + ": no space for " + std::to_string(bytes) +
@@ -87,7 +106,7 @@ void allocate_pages(int fd, const Geometry& geometry, bool populate, const std::
   const std::uint64_t bytes = geometry.file_bytes;
   check_space(fd, bytes, name);
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw_errno(errno, "size of " + name);
-  if (populate && geometry.page_bytes == kPageBytes && huge_on_advice()) {
+  if (populate && geometry.page_bytes == kPageBytes && huge_on_advice(fd)) {
     const Mapping map(fd, 0, bytes, true);
     map.advise_huge();
     map.populate(true);

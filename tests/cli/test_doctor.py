@@ -85,18 +85,33 @@ def test_the_cgroup_limit_counts(tmp_path: Path) -> None:
     assert memory_limit(tmp_path, 1 << 30).state == State.LIMITED
 
 
+SHMEM = "always within_size advise {} deny force"
+
+
 @pytest.mark.parametrize(
-    ("text", "state"),
+    ("over_all", "options", "state"),
     [
-        ("always within_size advise [never] deny force", State.LIMITED),
-        ("always within_size [advise] never deny force", State.OK),
-        (None, State.ABSENT),
+        ("[never]", "rw,size=8g", State.LIMITED),
+        ("[advise]", "rw,size=8g", State.LIMITED),
+        ("[never]", "rw,huge=advise", State.OK),
+        ("[never]", "rw,huge=within_size,inode64", State.OK),
+        ("never [deny]", "rw,huge=advise", State.LIMITED),
+        ("never [force]", "rw", State.OK),
+        (None, "rw,huge=advise", State.ABSENT),
     ],
 )
-def test_transparent_huge_pages(tmp_path: Path, text: str | None, state: State) -> None:
-    if text is not None:
-        write(tmp_path / "sys/kernel/mm/transparent_hugepage/shmem_enabled", text)
-    assert transparent_huge_pages(tmp_path).state == state
+def test_transparent_huge_pages(
+    tmp_path: Path, over_all: str | None, options: str, state: State
+) -> None:
+    """What counts for a file is how its tmpfs is mounted."""
+    if over_all is not None:
+        write(tmp_path / "sys/kernel/mm/transparent_hugepage/shmem_enabled", SHMEM.format(over_all))
+    lines = ["proc /proc proc rw 0 0", f"shm /dev/shm tmpfs {options} 0 0", "t /t tmpfs rw 0 0"]
+    write(tmp_path / "proc/mounts", "\n".join(lines))
+    finding = transparent_huge_pages(tmp_path)
+    assert finding.state == state
+    if state == State.LIMITED:
+        assert "as root: " in finding.advice
 
 
 def test_reserved_huge_pages(tmp_path: Path) -> None:

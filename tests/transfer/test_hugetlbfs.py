@@ -1,7 +1,10 @@
-"""A segment whose file lies on hugetlbfs. Skipped where no huge pages are reserved:
-`sysctl vm.nr_hugepages=16`, as root, reserves enough."""
+"""A segment of huge pages. On hugetlbfs, skipped where none are reserved (`sysctl
+vm.nr_hugepages=16`, as root, reserves enough); and in a tmpfs mounted with huge=advise, which this
+makes in a mount namespace of its own, as root."""
 
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,3 +72,31 @@ def test_too_few_pages_are_an_error_and_leave_no_file(huge: Huge) -> None:
     with pytest.raises(_core.SegmentSpace):
         _core.SegmentAgent.create(str(path), (huge.free + 1) * huge.page_bytes, 0, 64)
     assert not path.exists()
+
+
+SEGMENT_ON_TMPFS = """
+import sys
+from moonpool import _core
+
+path = sys.argv[1] + "/closed/segment"
+agent = _core.SegmentAgent.create(path, 128 << 20, 0, 64)
+for entry in open("/proc/self/smaps").read().split(path)[1:]:
+    print(next(line for line in entry.splitlines() if line.startswith("ShmemPmdMapped")))
+agent.destroy()
+"""
+MOUNTED = 'mount -t tmpfs -o {} none "$1" && exec "$2" -c "$3" "$1"'
+
+
+@pytest.mark.parametrize(("options", "huge"), [("huge=advise", True), ("huge=never", False)])
+def test_a_segment_gets_huge_pages_where_its_mount_allows_them(
+    tmp_path: Path, options: str, huge: bool
+) -> None:
+    command = ["unshare", "--mount", "sh", "-c", MOUNTED.format(options), "sh", str(tmp_path)]
+    done = subprocess.run(
+        [*command, sys.executable, SEGMENT_ON_TMPFS], capture_output=True, text=True, timeout=60
+    )
+    if done.returncode and ("unshare" in done.stderr or "mount:" in done.stderr):
+        pytest.skip("no mount namespace may be made here")
+    assert done.returncode == 0, done.stderr
+    mapped = sum(int(line.split()[1]) for line in done.stdout.splitlines())
+    assert done.stdout and (mapped > 0) == huge

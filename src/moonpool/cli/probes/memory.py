@@ -60,17 +60,35 @@ def memory_limit(root: Path, wanted_bytes: int) -> Finding:
 
 
 def transparent_huge_pages(root: Path) -> Finding:
-    """Whether MADV_HUGEPAGE means anything for shared memory."""
+    """Whether segments in /dev/shm get huge pages: its mount says so, not shmem_enabled, which is
+    about memory without a mount and only forbids or forces all."""
     what = "huge pages (shmem)"
     path = "sys/kernel/mm/transparent_hugepage/shmem_enabled"
     text = read_text(root / path)
     if text is None:
         return Finding(what, State.ABSENT, "this kernel has no transparent huge pages for shmem")
-    chosen = text.partition("[")[2].partition("]")[0] or text
-    if chosen in ("never", "deny"):
-        advice = f"as root: echo advise > /{path} (faster copies of large objects)"
-        return Finding(what, State.LIMITED, f"shmem_enabled is '{chosen}'", advice)
-    return Finding(what, State.OK, f"shmem_enabled is '{chosen}'")
+    over_all = text.partition("[")[2].partition("]")[0] or text
+    if over_all == "deny":
+        advice = f"as root: echo never > /{path}, then a mount option decides"
+        return Finding(what, State.LIMITED, "shmem_enabled is 'deny'", advice)
+    if over_all == "force":
+        return Finding(what, State.OK, "shmem_enabled is 'force'")
+    chosen = _huge_option(root, "/dev/shm")
+    if chosen == "never":
+        advice = "as root: mount -o remount,huge=advise /dev/shm (faster copies, rows at random)"
+        return Finding(what, State.LIMITED, "/dev/shm is mounted with huge=never", advice)
+    return Finding(what, State.OK, f"/dev/shm is mounted with huge={chosen}")
+
+
+def _huge_option(root: Path, place: str) -> str:
+    """Of the tmpfs mounted last at `place`: a mount without the option has 'never'."""
+    chosen = "never"
+    for line in (read_text(root / "proc/mounts") or "").splitlines():
+        where, kind, options = line.split()[1:4]
+        if where == place and kind == "tmpfs":
+            named = [o.partition("=")[2] for o in options.split(",") if o.startswith("huge=")]
+            chosen = named[-1] if named else "never"
+    return chosen
 
 
 def reserved_huge_pages(root: Path) -> Finding:
