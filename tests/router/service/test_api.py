@@ -9,6 +9,7 @@ import pytest
 
 from moonpool.router.base import Stored, Tier
 from moonpool.router.hashing import prefix_hashes, prefix_seed
+from moonpool.router.service.probe import ANSWER_BYTES_MAX
 from tests.router.rig import TinyWorker, ask, completion, get, post, post_json, routed, until
 
 PROMPT = list(range(1, 65))
@@ -145,6 +146,17 @@ async def test_a_registered_worker_is_asked_who_it_is_and_serves() -> None:
         assert (page["model"], page["context"], page["source"]) == ("tiny", 512, "api")
         assert page["blocks"] == 223
         assert (await get(router, "/v1/models")).json["data"][0]["id"] == "tiny"
+    worker.kill()
+
+
+async def test_a_worker_whose_metrics_are_too_long_serves_all_the_same() -> None:
+    worker = TinyWorker("a", metrics="#" * (ANSWER_BYTES_MAX + 1))
+    await worker.start()
+    async with routed(workers="") as router:
+        told = {"instance_id": "a", "url": worker.url, "endpoint": "tcp://127.0.0.1:1"}
+        await post_json(router, "/register", told)
+        await until(lambda: router.desk.seats["a"].ready)
+        assert router.desk.seats["a"].worker.kv_blocks_max == 0
     worker.kill()
 
 

@@ -89,12 +89,7 @@ class Prober:
 
     async def _introduced(self, worker: Worker) -> Worker:
         """The worker with what it says of itself where the configuration says nothing."""
-        if (
-            worker.model
-            and worker.context_tokens_max
-            and worker.block_size
-            and worker.kv_blocks_max
-        ):
+        if worker.model and worker.context_tokens_max and worker.block_size:
             return worker
         answer = await self._get(worker.url + "/v1/models")
         if answer.status != 200:
@@ -120,10 +115,14 @@ class Prober:
         raise BadFrame(f"{worker.url}/v1/models says what makes no sense: {found}")
 
     async def _blocks(self, worker: Worker) -> int:
-        """Blocks of a rank's cache as vLLM's metrics tell them; 0: they do not."""
+        """Blocks of a rank's cache as vLLM's metrics tell them; 0: they do not, and a worker is no
+        worse for it."""
         if not worker.publishes_events:
             return 0
-        answer = await self._get(worker.url + "/metrics")
+        try:
+            answer = await self._get(worker.url + "/metrics")
+        except MoonpoolError:
+            return 0
         told = _VLLM_BLOCKS.findall(answer.body) if answer.status == 200 else ()
         return min(map(int, told), default=0)
 
