@@ -287,7 +287,7 @@ void store_words(nb::handle buffer, nb::handle offsets, nb::handle values) {
   std::atomic_thread_fence(std::memory_order_seq_cst);  // and what is written next is seen after
 }
 
-// Which units hold one of the positions: None when one lies beyond them, True when all do.
+// Which units hold one of the positions, in order: None when one lies beyond them.
 nb::object units_touched(nb::handle positions, std::uint32_t unit_tokens, std::uint32_t units) {
   const U32s column(positions, "positions");
   if (unit_tokens == 0) throw std::invalid_argument("unit_tokens must be above 0");
@@ -300,8 +300,11 @@ nb::object units_touched(nb::handle positions, std::uint32_t unit_tokens, std::u
     if (unit >= units) return nb::none();
     touched[unit] = 1;
   }
-  if (std::count(touched.begin(), touched.end(), 1) == units) return nb::bool_(true);
-  return nb::cast(to_array(touched));
+  std::vector<std::uint32_t> numbers;
+  for (std::uint32_t unit = 0; unit < units; unit++) {
+    if (touched[unit] != 0) numbers.push_back(unit);
+  }
+  return nb::cast(to_array(numbers));
 }
 
 }  // namespace

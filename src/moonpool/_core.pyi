@@ -1235,9 +1235,9 @@ class HotBuffer:
 
 def units_touched(
     positions: _Buffer, unit_tokens: int, units: int
-) -> npt.NDArray[np.uint8] | bool | None:
-    """Which units of so many tokens hold one of the u32 positions, 1 each: True when all do, None
-    when a position lies beyond them."""
+) -> npt.NDArray[np.uint32] | None:
+    """Which units of so many tokens hold one of the u32 positions, in order; None when a position
+    lies beyond them."""
 
 def store_words(buffer: _Buffer, offsets: _Buffer, values: _Buffer) -> None:
     """u64 `values[i]` at byte `offsets[i]`, seen by others after all that was written before."""

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from moonpool import _core
 from moonpool.core.errors import PoolFull
 from moonpool.pool.client_state import Placement, Replica
 from moonpool.pool.gathering import RowsWanted
@@ -113,3 +114,14 @@ def test_a_placement_that_is_over_is_looked_up_again_at_once() -> None:
 def test_what_lies_elsewhere_is_not_pinned() -> None:
     view, asked, taken = pinned(PinPort(b"12345678", local=False))
     assert (view, asked, taken) == (-1 - Status.BUSY, [0], 0)
+
+
+@pytest.mark.parametrize("unit_tokens", [4, 5])
+def test_units_that_positions_lie_in(unit_tokens: int) -> None:
+    """In order, each once; beyond the last one there is nothing."""
+    positions = np.array([3, 0, 2 * unit_tokens, 3 * unit_tokens - 1], np.uint32)
+    found = _core.units_touched(positions, unit_tokens, 3)
+    assert found is not None and found.tolist() == [0, 2]
+    assert _core.units_touched(positions, unit_tokens, 2) is None
+    empty = _core.units_touched(positions[:0], unit_tokens, 3)
+    assert empty is not None and not len(empty)

@@ -7,7 +7,7 @@ layer. On the same host rows are copied in place, elsewhere the node packs them 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -57,8 +57,6 @@ class Places(NamedTuple):
     which: npt.NDArray[np.int64]
     slots: U32
     generations: U64
-    only: int
-    """The one place where all objects lie; -1 where they do not."""
 
 
 class Gathered(NamedTuple):
@@ -76,13 +74,11 @@ def places_of(replicas: Sequence[Replica | None]) -> Places:
         if replica is not None and replica.port not in ports:
             ports.append(replica.port)
         which.append(-1 if replica is None else ports.index(replica.port))
-    together = len(ports) == 1 and -1 not in which
     return Places(
         ports,
         np.array(which, np.int64),
         np.array([0 if r is None else r.slot for r in replicas], np.uint32),
         np.array([0 if r is None else r.generation for r in replicas], np.uint64),
-        0 if together else -1,
     )
 
 
@@ -94,26 +90,20 @@ def gather_rows(
     timeout_s: float | None = None,
 ) -> Protocol[Gathered]:
     """Rows into `out`, one after another."""
-    count = len(places.which)
-    touched = _core.units_touched(wanted.positions, wanted.unit_tokens, count)
-    if touched is None:
+    used = _core.units_touched(wanted.positions, wanted.unit_tokens, len(places.which))
+    if used is None:
         return Gathered(Status.BOUNDS, [])
-    if touched is True and places.only >= 0:  # usual, so with as few steps as there can be
-        whole = GatherCall(
-            places.slots, places.generations, *wanted[2:4], *wanted[:2], *wanted[4:], out
-        )
-        port = places.ports[places.only]
-        return _gathered([places.only], (yield from call_all(context, [(port, whole)], timeout_s)))
-    used = np.arange(count) if touched is True else np.flatnonzero(touched)
     ports = places.which[used]
     if not len(ports):
         return Gathered(Status.OK, [])
-    if int(ports.min()) < 0:
+    first, last = int(ports.min()), int(ports.max())
+    if first < 0:
         return Gathered(Status.NOT_FOUND, [])
-    if int(ports.min()) == int(ports.max()):
-        call = _call(wanted, used, places, out)
-        port = places.ports[ports[0]]
-        return _gathered([int(ports[0])], (yield from call_all(context, [(port, call)], timeout_s)))
+    if first == last:
+        calls: list[tuple[Port, AgentCall]] = [
+            (places.ports[first], _call(wanted, used, places, out))
+        ]
+        return _gathered([first], (yield from call_all(context, calls, timeout_s)))
     return (yield from _gather_apart(context, places, wanted, out, timeout_s))
 
 
@@ -145,7 +135,7 @@ def _gather_apart(
     return _gathered(numbers, outcomes)
 
 
-def _call(wanted: RowsWanted, used: npt.NDArray[Any], places: Places, out: U8) -> GatherCall:
+def _call(wanted: RowsWanted, used: U32, places: Places, out: U8) -> GatherCall:
     """For the objects this call's rows lie in, in order: others need not be open."""
     positions = wanted.positions
     if len(used) < len(places.which):
