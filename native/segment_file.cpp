@@ -63,31 +63,23 @@ void check_folder(const std::string& path) {
   }
 }
 
-// What the mount of this file says of huge pages ("huge=advise" of a tmpfs), from mountinfo:
-// "36 35 0:32 / /dev/shm rw - tmpfs shm rw,size=8g,huge=advise". Empty: it says nothing.
-std::string huge_option(int fd) {
+// True when these pages become huge only where a mapping asks for it: then they must be faulted in
+// through such a mapping before anything else allocates them. The file's mount says so, in
+// mountinfo: "36 35 0:32 / /dev/shm rw - tmpfs shm rw,size=8g,huge=advise".
+bool huge_on_advice(int fd) {
   struct stat at {};
-  if (::fstat(fd, &at) != 0) return "";
+  if (::fstat(fd, &at) != 0) return false;
   const std::string device =
       std::to_string(major(at.st_dev)) + ":" + std::to_string(minor(at.st_dev));
   std::ifstream mounts("/proc/self/mountinfo");
   for (std::string line; std::getline(mounts, line);) {
     std::istringstream words(line);
-    std::string id, parent, where, word;
-    words >> id >> parent >> where;
-    if (where != device) continue;
-    while (words >> word) {
-      const std::size_t from = word.find("huge=");
-      if (from != std::string::npos) return word.substr(from, word.find(',', from) - from);
-    }
-    return "";
+    std::string id, parent, mounted;
+    words >> id >> parent >> mounted;
+    if (mounted == device) return line.find("huge=advise") != std::string::npos;
   }
-  return "";
+  return false;
 }
-
-// True when these pages become huge only where a mapping asks for it: then they must be faulted in
-// through such a mapping before anything else allocates them.
-bool huge_on_advice(int fd) { return huge_option(fd) == "huge=advise"; }
 
 [[noreturn]] void throw_no_space(const std::string& name, std::uint64_t bytes) {
   throw SegmentSpace(name + ": no space for " + std::to_string(bytes) +
