@@ -69,7 +69,6 @@ class EngineCore:
         self.tell: Callable[[int, Step], None] = lambda number, step: None
         self.runner = runner
         self._pages = pages
-        self.kv_blocks = pages.pages
         self._traffic = Traffic(link, self.cache)
         self._numbers = itertools.count(1)
         self._jobs: dict[int, Job] = {}

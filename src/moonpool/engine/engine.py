@@ -129,7 +129,7 @@ class Engine:
     @property
     def kv_blocks(self) -> int:
         """Blocks that its cache holds."""
-        return self._core.kv_blocks
+        return self._core.cache.allocator.pages
 
     @property
     def handoff(self) -> str:
