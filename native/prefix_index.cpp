@@ -54,25 +54,12 @@ void PrefixIndex::drop_slot(std::uint32_t slot) {
   }
 }
 
-std::uint64_t PrefixIndex::held(std::uint32_t place, std::uint32_t slot) const {
-  const std::int64_t places[] = {place};
-  std::int64_t held = 0;
-  held_each(places, slot, &held);
-  return static_cast<std::uint64_t>(held);
-}
-
 void PrefixIndex::held_each(std::span<const std::int64_t> places, std::uint32_t slot,
                             std::int64_t* held) const {
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < places.size(); i++) {
-    const std::uint32_t holder = holder_of(static_cast<std::uint32_t>(places[i]), slot);
-    held[i] = holder == kNone ? 0 : static_cast<std::int64_t>(holders_[holder].count);
+    held[i] = static_cast<std::int64_t>(count_at(static_cast<std::uint32_t>(places[i]), slot));
   }
-}
-
-std::uint64_t PrefixIndex::evicted() const {
-  const std::lock_guard lock(mutex_);
-  return evicted_;
 }
 
 IndexCounts PrefixIndex::counts() const {
@@ -80,11 +67,6 @@ IndexCounts PrefixIndex::counts() const {
   std::uint64_t torn = 0;
   for (const Holder& holder : holders_) torn += holder.torn.size();
   return {blocks_, table_.size(), sets_.size(), bytes(), evicted_, torn};
-}
-
-std::size_t PrefixIndex::memory_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return bytes();
 }
 
 // Inside: holders

@@ -61,12 +61,21 @@ class PrefixIndex {
   // Every place that has something of the chain, and how much, all tiers.
   std::vector<std::pair<std::uint32_t, std::int64_t>> holders(std::span<const std::uint64_t> chain);
 
-  std::uint64_t held(std::uint32_t place, std::uint32_t slot) const;
+  std::uint64_t held(std::uint32_t place, std::uint32_t slot) const {
+    const std::lock_guard lock(mutex_);
+    return count_at(place, slot);
+  }
   void held_each(std::span<const std::int64_t> places, std::uint32_t slot,
                  std::int64_t* held) const;
-  std::uint64_t evicted() const;  // blocks, for want of room
+  std::uint64_t evicted() const {  // blocks, for want of room
+    const std::lock_guard lock(mutex_);
+    return evicted_;
+  }
   IndexCounts counts() const;
-  std::size_t memory_bytes() const;
+  std::size_t memory_bytes() const {
+    const std::lock_guard lock(mutex_);
+    return bytes();
+  }
 
  private:
   friend class EngineFeed;  // stores by the engine's keys, under the same lock
@@ -81,6 +90,10 @@ class PrefixIndex {
   };
 
   std::uint32_t holder_of(std::uint32_t place, std::uint32_t slot) const;
+  std::uint64_t count_at(std::uint32_t place, std::uint32_t slot) const {
+    const std::uint32_t holder = holder_of(place, slot);
+    return holder == kNone ? 0 : holders_[holder].count;
+  }
   std::uint32_t make_holder(std::uint32_t place, std::uint32_t slot);
   // The entries of the run are in numbers_ then: fewer than hashes where not all of it has room.
   void store_run(std::uint32_t holder, std::span<const std::uint64_t> hashes, std::uint64_t parent);

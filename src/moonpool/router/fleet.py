@@ -65,8 +65,6 @@ class Fleet:
         self._names: dict[bytes, tuple[list[str], list[int]]] = {}
         self.one_group = True
         """False when some worker's prefixes are those of other KV groups than 0."""
-        self.any_capacity = False
-        """True when somebody is known to hold so much on its device, and tells what it holds."""
 
     @property
     def places(self) -> int:
@@ -233,20 +231,19 @@ class Fleet:
         if self._capacities is None:
             self._capacities = np.zeros(self.places)
             for member in self.members.values():
-                self._capacities[member.places] = _capacity(member)
+                if member.events:
+                    self._capacities[member.places] = member.worker.kv_blocks_max
         return self._capacities[places]
 
-    def first_heard(self, member: Member) -> None:
-        """Its first event came: from now on it is known what it holds."""
+    def first_heard(self) -> None:
+        """Somebody's first event came: from now on it is known what that one holds."""
         self._capacities = None
-        self.any_capacity = self.any_capacity or _capacity(member) > 0
 
     def _changed(self) -> None:
         self._eligible.clear()
         self._names.clear()
         self._sizes = self._contexts = self._capacities = None
         workers = [member.worker for member in self.members.values()]
-        self.any_capacity = any(map(_capacity, self.members.values()))
         self._tainted = any(worker.taints for worker in workers)
         self._adapters = frozenset().union(*(worker.adapters for worker in workers))
         self.one_group = all(m.groups == (0,) for m in self.members.values())
@@ -277,10 +274,6 @@ class Fleet:
 def _key(target: Target) -> int:
     name = f"{target.rank} {target.worker}".encode()
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little")
-
-
-def _capacity(member: Member) -> int:
-    return member.worker.kv_blocks_max if member.events else 0
 
 
 def _serves(worker_role: str, role: str) -> bool:

@@ -22,6 +22,7 @@ GUESS_SLOTS = (3, 4)
 """Of workers that publish no events."""
 PREDICTION_SLOTS = (5, 6)
 """Of those that do, until their event comes."""
+
 Depths = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]

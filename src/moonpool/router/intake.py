@@ -118,7 +118,7 @@ class Intake:
     def _heard(self, member: Member) -> None:
         member.events += 1
         if member.events == 1:  # from now on its own word counts, not what was guessed before
-            self._fleet.first_heard(member)
+            self._fleet.first_heard()
             for place in member.places:
                 for slot in GUESS_SLOTS:
                     self._index.drop_at(place, slot)

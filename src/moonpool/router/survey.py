@@ -84,11 +84,10 @@ class Survey:
         )
 
     def _filled(self, places: Places) -> Column:
-        if not self._fleet.any_capacity or self._index.evicted:
-            return np.ones(len(places))
+        capacities, ones = self._fleet.capacities(places), np.ones(len(places))
+        if not capacities.any() or self._index.evicted:
+            return ones
         taken = self._load.taken_blocks(places, self._index.on_device(places).astype(np.float64))
-        capacities = self._fleet.capacities(places)
-        ones = np.ones(len(places))
         filled: Column = np.divide(taken, capacities, out=ones, where=capacities > 0)
         return np.minimum(1.0, filled)
 
