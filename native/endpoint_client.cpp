@@ -8,7 +8,6 @@
 namespace moonpool {
 namespace {
 constexpr std::size_t kStagingBytes = 4 << 10;
-constexpr std::uint64_t kSmallBytes = 256 << 10;
 }  // namespace
 
 ClientConnection::ClientConnection(Loop& loop, const EndpointOptions& options,
@@ -18,6 +17,7 @@ ClientConnection::ClientConnection(Loop& loop, const EndpointOptions& options,
       options_(options),
       counters_(counters),
       socket_(std::move(socket)),
+      may_share_cpu_(options.share_cpu && same_host(socket_.get())),
       address_(std::move(address)),
       welcome_(std::move(welcome)),
       writer_(options.piece_bytes),
@@ -38,20 +38,15 @@ void ClientConnection::set_directory(Directory directory) {
 
 // ---- sending ----
 
-bool Submission::small() const {
-  std::uint64_t bytes = meta.size();
-  for (const Piece& piece : pieces) bytes += piece.size;
-  for (const Op::Room& room : op->rooms) bytes += room.size;
-  return bytes <= kSmallBytes;
-}
-
 void ClientConnection::submit(Submission submission, bool watched) {
+  bool shared = shares_cpu(submission);
   std::shared_ptr<Op> op = std::move(submission.op);
+  op->shares_cpu = shared;
   op->driver = std::static_pointer_cast<ClientConnection>(shared_from_this());
   count(counters_.ops_submitted);
   wire::Header header;
   header.type = static_cast<std::uint8_t>(op->type);
-  header.flags = submission.flags;
+  header.flags = submission.flags | (op->shares_cpu ? wire::kFlagWaited : 0);
   header.request_id = op->id;
   header.count = op->count;
   header.deadline_left_ms = static_cast<std::uint32_t>(left_ms(op->deadline_ns));
@@ -102,6 +97,21 @@ void ClientConnection::submit(Submission submission, bool watched) {
   loop_.note_deadline(op->deadline_ns);
 }
 
+bool ClientConnection::shares_cpu(const Submission& submission) {
+  if (!may_share_cpu_) return false;
+  // More does not fit the socket, and then both ends work at a time.
+  bool small = submission.nbytes() <= kSameHostSendBytes;
+  std::lock_guard lock(pending_mutex_);
+  return waits_.sent(small && pending_.empty(), monotonic_ns());
+}
+
+void ClientConnection::note_wait(const Op& op) {
+  if (!may_share_cpu_) return;
+  std::lock_guard lock(pending_mutex_);
+  bool alone = pending_.size() == 1 && pending_.begin()->first == op.id;
+  waits_.waited(alone, monotonic_ns());
+}
+
 // One bounded turn of sending.
 void ClientConnection::flush_locked() {
   std::size_t budget = options_.turn_bytes;
@@ -140,14 +150,20 @@ bool ClientConnection::on_event(std::uint32_t events) {
 }
 
 void ClientConnection::drive(Op& op, std::int64_t until_ns) {
+  note_wait(op);
   if (!role_.enter()) return;
   // The I/O thread ends what is due; only then does this thread's sleep have to end, too.
   std::int64_t sleep_ns = std::min(until_ns, op.deadline_ns);
   bool intact = true;
   {
+    CpuStay stay;
     std::unique_lock lock(receive_mutex_);
     // To look costs less than to sleep, and on one CPU the answer is here before the asker is back.
     intact = !ended_ && (op.terminal() || role_.gone() || receive_locked());
+    if (op.shares_cpu && intact && !op.terminal()) {
+      stay.begin();
+      count(counters_.waits_on_shared_cpu);
+    }
     // Its op may end only after the connection was removed, for which it must not sleep on.
     while (intact && !op.terminal() && !role_.gone() && monotonic_ns() < sleep_ns) {
       lock.unlock();

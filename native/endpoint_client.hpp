@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu_share.hpp"
 #include "endpoint_options.hpp"
 #include "frame_reader.hpp"
 #include "frame_writer.hpp"
@@ -40,6 +41,7 @@ struct Submission {
   std::vector<std::uint8_t> meta;
   std::vector<Piece> pieces;  // payload, memory is only read
 
+  std::uint64_t nbytes() const;  // of request and answer
   // Request and answer fit the sockets' buffers: nothing is held up while nobody reads.
   bool small() const;
 };
@@ -82,6 +84,9 @@ class ClientConnection : public Source, public OpDriver, private FrameSink {
                std::vector<Piece>* pieces, bool* checksum) override;
   bool on_frame(const wire::Header& header, std::span<const std::uint8_t> trailer) override;
 
+  // Whether the op that is about to leave, or to be waited for, is one of a run (cpu_share.hpp).
+  bool shares_cpu(const Submission& submission);
+  void note_wait(const Op& op);
   void flush_locked();
   bool receive_locked();
   // Ends an op that has no answer; false when that costs the connection (half a request has left).
@@ -92,6 +97,7 @@ class ClientConnection : public Source, public OpDriver, private FrameSink {
   const EndpointOptions& options_;
   EndpointCounters& counters_;
   Descriptor socket_;
+  const bool may_share_cpu_;
   const std::string address_;
   mutable std::mutex directory_mutex_;
   Welcome welcome_;
@@ -104,6 +110,7 @@ class ClientConnection : public Source, public OpDriver, private FrameSink {
 
   std::mutex pending_mutex_;
   std::map<std::uint64_t, std::shared_ptr<Op>> pending_;
+  WaitStreak waits_;
   std::uint64_t newest_id_ = 0;
 
   ReaderRole role_;

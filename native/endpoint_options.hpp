@@ -21,6 +21,7 @@ struct EndpointOptions {
   std::uint32_t piece_bytes = 256u << 10;  // moved and checksummed while in cache
   // From peers, that nobody has taken yet; 0: none is taken in.
   std::uint32_t notifications_max = 0;
+  bool share_cpu = true;  // with a peer on loopback, as cpu_share.hpp says
   std::uint32_t hello_ms = 2000;
   std::uint32_t deadline_ms = 5000;  // of an op that names none
   std::uint32_t deadline_max_ms = 3'600'000;
@@ -36,7 +37,7 @@ struct EndpointCounters {
   std::atomic<std::uint64_t> connections_accepted{0}, connections_open{0}, connections_made{0},
       connections_over_limit{0};
   std::atomic<std::uint64_t> hellos_refused{0}, hellos_timed_out{0}, protocol_errors{0}, stalls{0},
-      reads_paused{0};
+      reads_paused{0}, waits_on_shared_cpu{0}, cpu_moves{0};
 };
 
 inline void count(std::atomic<std::uint64_t>& counter, std::uint64_t n = 1) {

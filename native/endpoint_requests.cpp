@@ -7,6 +7,8 @@
 namespace moonpool {
 namespace {
 
+constexpr std::uint64_t kSmallBytes = 256 << 10;
+
 void check_raw(std::span<const std::uint64_t> remote_offsets,
                std::span<const std::uint64_t> lengths, RawMemory local,
                std::span<const std::uint64_t> offsets, std::uint64_t payload_bytes_max) {
@@ -47,6 +49,15 @@ Submission raw(Endpoint& endpoint, const ClientConnection& peer, wire::Type type
 }
 
 }  // namespace
+
+std::uint64_t Submission::nbytes() const {
+  std::uint64_t bytes = meta.size();
+  for (const Piece& piece : pieces) bytes += piece.size;
+  for (const Op::Room& room : op->rooms) bytes += room.size;
+  return bytes;
+}
+
+bool Submission::small() const { return nbytes() <= kSmallBytes; }
 
 Submission read_raw(Endpoint& endpoint, const ClientConnection& peer, std::uint64_t region,
                     std::span<const std::uint64_t> remote_offsets,

@@ -33,6 +33,7 @@ ServerConnection::ServerConnection(ServerContext& context, Descriptor socket, bo
     : context_(context),
       socket_(std::move(socket)),
       is_unix_(is_unix),
+      shares_cpu_(context.options.share_cpu && same_host(socket_.get())),
       peer_(std::move(peer)),
       claims_(context.options.claims_max),
       reader_(*this, kStagingBytes, context.options.piece_bytes),
@@ -140,6 +141,10 @@ bool ServerConnection::on_frame(const wire::Header& header, std::span<const std:
       sent.resize(header.count);
       if (size > 0) std::memcpy(sent.data(), trailer.data(), size);
     }
+  }
+  bool waited = shares_cpu_ && (header.flags & wire::kFlagWaited);
+  if (context_.follower.asked(token, waited, socket_.get())) {
+    count(context_.counters.cpu_moves);
   }
   incoming_->complete(reader_.crcs(), sent);
   count(context_.counters.requests_served);
@@ -329,6 +334,7 @@ void ServerConnection::on_removed() {
   incoming_.reset();
   replies_.clear();
   claims_.abort(nullptr);
+  context_.follower.gone(token);
   socket_.reset();
   if (!peer_.empty() && --context_.peers[peer_] == 0) context_.peers.erase(peer_);
   context_.counters.connections_open.fetch_sub(1, std::memory_order_relaxed);

@@ -67,7 +67,7 @@ class ServerConnection : public Source, private FrameSink {
 
   ServerContext& context_;
   Descriptor socket_;
-  const bool is_unix_;
+  const bool is_unix_, shares_cpu_;
   const std::string peer_;
   ConnectionClaims claims_;
   FrameReader reader_;

@@ -66,7 +66,9 @@ enum class Type : std::uint8_t {
 // Header flags. A sender sets no others; a receiver refuses what it does not know.
 inline constexpr std::uint16_t kFlagChecksum = 1;  // CRCs are sent (writes) or wanted (reads)
 inline constexpr std::uint16_t kFlagAgentCrc = 2;  // kSeal: the agent computes the CRC itself
-inline constexpr std::uint16_t kFlagsKnown = 3;
+// The asker waits for nothing else, and has for some time: the server may come to its CPU.
+inline constexpr std::uint16_t kFlagWaited = 4;
+inline constexpr std::uint16_t kFlagsKnown = 7;
 
 using Id16 = std::array<std::uint8_t, 16>;
 

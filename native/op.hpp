@@ -99,6 +99,7 @@ class Op {
   bool checksum = true;            // reads: compare the CRC of what arrived
   std::weak_ptr<OpDriver> driver;  // set before the op is known to others
   bool sent = false;               // under the connection's send lock: the whole request has left
+  bool shares_cpu = false;         // set before it is submitted: its wait stays on one CPU
   Descriptor shared_fd;            // kShareRegion: the descriptor received
 
  private:

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu_share.hpp"
 #include "endpoint_options.hpp"
 #include "frame.hpp"
 #include "frame_writer.hpp"
@@ -38,7 +39,9 @@ struct ServerContext {
   const std::string token;
   const std::vector<TenantToken>& tenants;
   Loop& loop;
-  std::map<std::string, std::uint32_t> peers{};  // connections by address; the I/O thread's own
+  // The I/O thread's own.
+  std::map<std::string, std::uint32_t> peers{};  // connections by address
+  CpuFollower follower{};
 
   Directory directory() const;
 };

@@ -46,27 +46,9 @@ FdRegistry& registry() {
   return *instance;
 }
 
-// To a peer on this host only what fits the caches is under way at a time: bytes that left them
-// cost both ends a third more CPU time. To other hosts the kernel sizes the buffer by the distance.
-constexpr int kSameHostSendBytes = 208 << 10;
 // There is no path to measure, and no bytes get lost: an algorithm that paces (bbr) would only hold
 // back the rest of an answer until a timer fires. Every kernel has this one, and allows it to all.
 constexpr char kSameHostCongestion[] = "reno";
-
-bool same_host(int fd) {
-  sockaddr_storage here{}, there{};
-  socklen_t here_size = sizeof(here), there_size = sizeof(there);
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&here), &here_size) != 0 ||
-      ::getpeername(fd, reinterpret_cast<sockaddr*>(&there), &there_size) != 0) {
-    return false;
-  }
-  if (here.ss_family == AF_INET6) {
-    return std::memcmp(&reinterpret_cast<sockaddr_in6*>(&here)->sin6_addr,
-                       &reinterpret_cast<sockaddr_in6*>(&there)->sin6_addr, sizeof(in6_addr)) == 0;
-  }
-  return reinterpret_cast<sockaddr_in*>(&here)->sin_addr.s_addr ==
-         reinterpret_cast<sockaddr_in*>(&there)->sin_addr.s_addr;
-}
 
 [[noreturn]] void fail(const std::string& what) {
   throw std::system_error(errno, std::generic_category(), what);
@@ -165,6 +147,21 @@ int left_ms(std::int64_t deadline_ns) {
 
 bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
+}
+
+bool same_host(int fd) {
+  sockaddr_storage here{}, there{};
+  socklen_t here_size = sizeof(here), there_size = sizeof(there);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&here), &here_size) != 0 ||
+      ::getpeername(fd, reinterpret_cast<sockaddr*>(&there), &there_size) != 0) {
+    return false;
+  }
+  if (here.ss_family == AF_INET6) {
+    return std::memcmp(&reinterpret_cast<sockaddr_in6*>(&here)->sin6_addr,
+                       &reinterpret_cast<sockaddr_in6*>(&there)->sin6_addr, sizeof(in6_addr)) == 0;
+  }
+  return here.ss_family == AF_INET && reinterpret_cast<sockaddr_in*>(&here)->sin_addr.s_addr ==
+                                          reinterpret_cast<sockaddr_in*>(&there)->sin_addr.s_addr;
 }
 
 void set_tcp_options(int fd) {

@@ -47,6 +47,7 @@ void make_endpoint(EndpointHandle* self, std::uint64_t epoch, const nb::bytes& t
   take(options.turn_bytes, "turn_bytes");
   take(options.piece_bytes, "piece_bytes");
   take(options.notifications_max, "notifications_max");
+  take(options.share_cpu, "share_cpu");
   take(options.hello_ms, "hello_ms");
   take(options.deadline_ms, "deadline_ms");
   take(options.deadline_max_ms, "deadline_max_ms");
@@ -89,6 +90,8 @@ nb::dict stats(const EndpointHandle& self) {
   put("protocol_errors", counters.protocol_errors);
   put("stalls", counters.stalls);
   put("reads_paused", counters.reads_paused);
+  put("waits_on_shared_cpu", counters.waits_on_shared_cpu);
+  put("cpu_moves", counters.cpu_moves);
   return all;
 }
 

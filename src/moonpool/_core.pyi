@@ -965,8 +965,9 @@ class Endpoint:
     frame_payload_bytes_max, connections_max, connections_per_peer_max (of one IP address),
     regions_max, segments_max, ops_max, replies_max and claims_max (per connection),
     notifications_max (0: none is taken in), turn_bytes (per connection and turn), piece_bytes
-    (checksummed at a time), hello_ms, deadline_ms, deadline_max_ms, stall_ms. TypeError for another
-    name.
+    (checksummed at a time), hello_ms, deadline_ms, deadline_max_ms, stall_ms; and share_cpu, no
+    limit but whether small questions of one host, waited for one by one, keep both ends on one
+    CPU. TypeError for another name.
 
     `tenants`: further tokens, each with the number of its tenant. Whoever shows one reaches only
     objects of that tenant, claims become its own, and registered memory is out of reach.

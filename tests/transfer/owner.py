@@ -87,6 +87,10 @@ class Owner:
         self._process.send_signal(signal.SIGCONT)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def runs(self) -> bool:
         return self._process.poll() is None
 

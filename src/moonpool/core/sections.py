@@ -105,6 +105,12 @@ class TransferConfig(Section, frozen=True, kw_only=True):
     shared_memory: Annotated[
         bool, setting("Move bytes between processes of one host through shared memory.")
     ] = True
+    share_cpu: Annotated[
+        bool,
+        setting(
+            "Over TCP on one host, small reads waited for one by one keep both ends on one CPU."
+        ),
+    ] = True
     file_backend: Annotated[
         Literal["auto", "io_uring", "threads"],
         setting("Moves blocks of files: io_uring, threads, or auto (the first if possible)."),

@@ -74,6 +74,7 @@ class Engine(OwnSegments, PeerCalls):
             self.epoch,
             self.config.token.encode(),
             notifications_max=self.config.notifications_max,
+            share_cpu=self.config.share_cpu,
         )
         self.inbox = Inbox(self._endpoint)
         self._notifier = Notifier(self)
