@@ -2,6 +2,7 @@
 // another host. A piece of rows is copied together while it fits a cache, then sent, then the next
 // one: the rows of a frame never lie in memory all at once.
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <utility>
 
@@ -20,7 +21,10 @@ constexpr std::size_t kInPlaceBytes = 32 << 10;
 class GatherRows : public ObjectRequest {
  public:
   using ObjectRequest::ObjectRequest;
-  ~GatherRows() override { close_windows(); }
+  ~GatherRows() override {
+    close_windows();
+    if (packed_.size() > context_.spare.size()) context_.spare.swap(packed_);
+  }
 
   bool begin(std::span<const std::uint8_t> meta, std::vector<Piece>*) override {
     if (meta.size() < sizeof(head_)) return false;
@@ -65,6 +69,7 @@ class GatherRows : public ObjectRequest {
     }
     if (served) {
       make_table();
+      packed_.swap(context_.spare);
       packed_.resize(rows_a_piece() * head_.row_bytes);
       reply.pack = [this](OutFrame& frame, std::size_t piece) { pack(frame.pieces[piece], piece); };
     }
@@ -108,10 +113,14 @@ class GatherRows : public ObjectRequest {
   // Checks every row of block `i` against its object; the block's bytes, 0 when one does not fit.
   std::uint64_t lay_out(std::uint32_t i, std::size_t first, OutFrame& reply) {
     const wire::GatherLayer& layer = layers_[i];
+    const std::vector<std::uint32_t> rows = rows_of(layer.layer);
+    const bool power = std::has_single_bit(head_.unit_tokens);
+    const int shift = std::countr_zero(head_.unit_tokens);
     for (std::size_t at = first; at < first + layer.count; at++) {
-      const Status status = look(layer.layer, positions_[at]);
-      if (status == Status::kOk) continue;
-      records[i].status = code(status);
+      const std::uint32_t position = positions_[at];
+      const std::uint32_t number = power ? position >> shift : position / head_.unit_tokens;
+      if (number < rows.size() && position - number * head_.unit_tokens < rows[number]) continue;
+      records[i].status = code(fault(position));
       return 0;
     }
     records[i].size = std::uint64_t{layer.count} * head_.row_bytes;
@@ -136,20 +145,29 @@ class GatherRows : public ObjectRequest {
     return rows;
   }
 
-  Status look(std::uint32_t layer, std::uint32_t position) const {
-    const std::size_t number = position / head_.unit_tokens;
-    if (number >= units_.size()) return Status::kBounds;
+  // How many rows of a layer each object has, of those that it may have.
+  std::vector<std::uint32_t> rows_of(std::uint32_t layer) const {
+    std::vector<std::uint32_t> rows(units_.size(), 0);
     // The last numbers there are: no table has as many layers or tokens as would hold them.
-    if (layer == ~0u || position == ~0u) return Status::kBounds;
-    if (windows_[number].status != Status::kOk) return windows_[number].status;
-    const std::uint64_t stride = units_[number].layer_stride;
-    const std::uint64_t size = windows_[number].size;
-    const std::uint64_t row = std::uint64_t{position % head_.unit_tokens} * head_.row_bytes;
-    if (layer > 0 && stride > size / layer) return Status::kBounds;
-    const std::uint64_t at = layer * stride + row;
-    const std::uint64_t offset = units_[number].offset;
-    return offset <= size && within(at, head_.row_bytes, size - offset) ? Status::kOk
-                                                                        : Status::kBounds;
+    if (layer == ~0u) return rows;
+    for (std::size_t i = 0; i < rows.size(); i++) {
+      const std::uint64_t size = windows_[i].size, stride = units_[i].layer_stride;
+      if (windows_[i].status != Status::kOk || units_[i].offset > size) continue;
+      if (layer > 0 && stride > size / layer) continue;
+      const std::uint64_t left = size - units_[i].offset, begin = layer * stride;
+      if (begin >= left) continue;
+      const std::uint64_t last = ~0u - std::min<std::uint64_t>(i * head_.unit_tokens, ~0u);
+      rows[i] = static_cast<std::uint32_t>(std::min<std::uint64_t>(
+          {(left - begin) / head_.row_bytes, head_.unit_tokens, last}));
+    }
+    return rows;
+  }
+
+  // Why a row of that position is not there.
+  Status fault(std::uint32_t position) const {
+    const std::size_t number = position / head_.unit_tokens;
+    const bool open = number >= windows_.size() || windows_[number].status == Status::kOk;
+    return open ? Status::kBounds : windows_[number].status;
   }
 
   // The fast way, when every object that is read lies in one piece of memory.

@@ -42,6 +42,7 @@ struct ServerContext {
   // The I/O thread's own.
   std::map<std::string, std::uint32_t> peers{};  // connections by address
   CpuFollower follower{};
+  std::vector<std::uint8_t> spare{};  // room of the last gather, for the next one
 
   Directory directory() const;
 };

@@ -135,14 +135,14 @@ class ConnectionControl:
                 call.batch,
                 call.term,
                 call.sequences,
-                _milliseconds(timeout_s),
+                milliseconds(timeout_s),
             )
         except OSError as error:
             text = str(error)
             return lambda: failed(count, Status.UNREACHABLE, text)
 
         def finish_batch() -> Outcome:
-            if op.wait(_milliseconds(timeout_s) + 1000) and (sealed := op.all_well()) is not None:
+            if op.wait(milliseconds(timeout_s) + 1000) and (sealed := op.all_well()) is not None:
                 return all_sealed(sealed)
             return finish(op, count, timeout_s)
 
@@ -153,7 +153,7 @@ class ConnectionControl:
     ) -> Finisher:
         """One request about `count` objects is on its way when this returns, or was not sent."""
         try:
-            op = send(self.connection(timeout_s), _milliseconds(timeout_s))
+            op = send(self.connection(timeout_s), milliseconds(timeout_s))
         except OSError as error:
             text = str(error)
             return lambda: failed(count, Status.UNREACHABLE, text)
@@ -164,7 +164,7 @@ class ConnectionControl:
             self._connection.close()
 
 
-def _milliseconds(timeout_s: float) -> int:
+def milliseconds(timeout_s: float) -> int:
     return max(1, int(timeout_s * 1000))
 
 
@@ -183,7 +183,7 @@ class OpCall:
         return finish(self._op, self._count, self._timeout_s)
 
     def wait(self, seconds: float) -> bool:
-        return self._op.wait(_milliseconds(seconds))
+        return self._op.wait(milliseconds(seconds))
 
     def cancel(self) -> None:
         self._op.cancel()
@@ -194,7 +194,7 @@ def finish(op: object, count: int, timeout_s: float) -> Outcome:
     from moonpool._core import Op
 
     assert isinstance(op, Op)
-    while not op.wait(_milliseconds(timeout_s) + 1000):
+    while not op.wait(milliseconds(timeout_s) + 1000):
         op.cancel()
     if op.state != "DONE":
         # An expired call is the peer's silence, not the object's: Status.CANCELLED says deadline.

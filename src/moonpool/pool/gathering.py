@@ -51,12 +51,13 @@ class RowsWanted(NamedTuple):
 
 class Places(NamedTuple):
     """Where a session's objects lie: `which[u]` is the place in `ports` of object u's, -1 for
-    none."""
+    none. `together`: all are there, in the first one."""
 
     ports: list[Port]
     which: npt.NDArray[np.int64]
     slots: U32
     generations: U64
+    together: bool
 
 
 class Gathered(NamedTuple):
@@ -79,6 +80,7 @@ def places_of(replicas: Sequence[Replica | None]) -> Places:
         np.array(which, np.int64),
         np.array([0 if r is None else r.slot for r in replicas], np.uint32),
         np.array([0 if r is None else r.generation for r in replicas], np.uint64),
+        len(ports) == 1 and not any(r is None for r in replicas),
     )
 
 
@@ -93,10 +95,12 @@ def gather_rows(
     used = _core.units_touched(wanted.positions, wanted.unit_tokens, len(places.which))
     if used is None:
         return Gathered(Status.BOUNDS, [])
-    ports = places.which[used]
-    if not len(ports):
+    if not len(used):
         return Gathered(Status.OK, [])
-    first, last = int(ports.min()), int(ports.max())
+    first = last = 0
+    if not places.together:
+        ports = places.which[used]
+        first, last = int(ports.min()), int(ports.max())
     if first < 0:
         return Gathered(Status.NOT_FOUND, [])
     if first == last:
@@ -137,17 +141,21 @@ def _gather_apart(
 
 def _call(wanted: RowsWanted, used: U32, places: Places, out: U8) -> GatherCall:
     """For the objects this call's rows lie in, in order: others need not be open."""
+    slots, generations = places.slots, places.generations
+    offsets, strides = wanted.offsets, wanted.strides
     positions = wanted.positions
     if len(used) < len(places.which):
         # Units are numbered anew, without those that are not needed.
+        slots, generations = slots[used], generations[used]
+        offsets, strides = offsets[used], strides[used]
         per_unit = np.uint32(wanted.unit_tokens)
         number = np.searchsorted(used, positions // per_unit).astype(np.uint32)
         positions = number * per_unit + positions % per_unit
     return GatherCall(
-        places.slots[used],
-        places.generations[used],
-        wanted.offsets[used],
-        wanted.strides[used],
+        slots,
+        generations,
+        offsets,
+        strides,
         wanted.row_bytes,
         wanted.unit_tokens,
         wanted.layers,
@@ -161,7 +169,7 @@ def _gathered(numbers: list[int], outcomes: Sequence[Outcome]) -> Gathered:
     bad = [
         (number, int(outcome.status[outcome.status != Status.OK][0]))
         for number, outcome in zip(numbers, outcomes, strict=True)
-        if outcome.status.any()
+        if any(outcome.status.tobytes())
     ]
     status = Status(bad[0][1]) if bad else Status.OK
     return Gathered(status, [number for number, _ in bad])

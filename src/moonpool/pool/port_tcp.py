@@ -29,7 +29,7 @@ from moonpool.pool.ports import (
     call_length,
     failed,
 )
-from moonpool.pool.timed_reads import TimedOp
+from moonpool.pool.timed_reads import TimedOp, TimedRows
 
 if TYPE_CHECKING:
     from moonpool._core import Connection, Op
@@ -131,7 +131,8 @@ class TcpPort:
             case WriteRangeCall():
                 return self._write_ranges(connection, call, deadline_ms, timeout_s)
         if isinstance(call, ReadCall | ReadRangeCall | GatherCall):
-            return TimedOp(op, count, timeout_s, self.read_times, self._clock)
+            timed = TimedRows if isinstance(call, GatherCall) else TimedOp
+            return timed(op, count, timeout_s, self.read_times, self._clock)
         return OpCall(op, count, timeout_s)
 
     def _write_ranges(

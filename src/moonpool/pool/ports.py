@@ -169,6 +169,11 @@ class Outcome(msgspec.Struct, frozen=True):
 _NO_U8, _NO_U32, _NO_U64 = np.zeros(0, np.uint8), np.zeros(0, np.uint32), np.zeros(0, np.uint64)
 
 
+def all_ok(count: int) -> Outcome:
+    """Nothing but that it went well for all blocks: of a call that brings no other column."""
+    return Outcome(np.zeros(count, np.uint8), _NO_U32, _NO_U64, _NO_U32, _NO_U64)
+
+
 def all_sealed(columns: tuple[bytes, bytes, bytes]) -> Outcome:
     return Outcome(_NO_U8, _NO_U32, _NO_U64, _NO_U32, _NO_U64, "", columns)
 

@@ -232,7 +232,8 @@ class ReadState:
         needed = len(wanted.positions) * wanted.row_bytes
         if room.nbytes != needed:
             raise BadSize(f"the rows asked for are {needed} bytes, the buffer {room.nbytes}")
-        if int(wanted.counts.sum()) != len(wanted.positions):
+        one = len(wanted.counts) == 1
+        if int(wanted.counts[0] if one else wanted.counts.sum()) != len(wanted.positions):
             raise BadSize(f"counts do not add up to {len(wanted.positions)} positions")
         if len(wanted.offsets) != len(self._placements):
             raise BadSize(f"{len(self._placements)} objects but {len(wanted.offsets)} offsets")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from moonpool.core.clock import Clock
-from moonpool.pool.agent_control import OpCall
-from moonpool.pool.ports import Outcome, Status
+from moonpool.pool.agent_control import OpCall, milliseconds
+from moonpool.pool.ports import Outcome, Status, all_ok
 
 if TYPE_CHECKING:
     from moonpool._core import Op, ReadTimes
@@ -29,6 +29,16 @@ class TimedOp(OpCall):
         outcome = super().__call__()
         note(self._times, outcome, self._clock.monotonic() - self._began)
         return outcome
+
+
+class TimedRows(TimedOp):
+    """A gather: of one that went well nothing but that is to be known."""
+
+    def __call__(self) -> Outcome:
+        if not self._op.wait_well(milliseconds(self._timeout_s) + 1000):
+            return super().__call__()
+        self._times.add(max(0, round((self._clock.monotonic() - self._began) * 1e9)))
+        return all_ok(self._count)
 
 
 def note(times: ReadTimes, outcome: Outcome, took_s: float) -> None:
