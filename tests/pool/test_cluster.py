@@ -7,9 +7,9 @@ import time
 import pytest
 
 from moonpool.core.errors import NotReady
-from moonpool.core.sections import MasterConfig
+from moonpool.core.sections import MasterConfig, NodeConfig
 from moonpool.pool.children import first_line
-from moonpool.pool.cluster import Cluster
+from moonpool.pool.cluster import START_S, Cluster, start_s
 
 
 def test_a_child_that_cannot_start_says_why() -> None:
@@ -29,3 +29,11 @@ def test_a_silent_child_is_given_up_at_the_deadline() -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_large_nodes_have_longer_to_touch_their_memory() -> None:
+    # 13 s a GiB were seen; the nodes of one machine share what it gives.
+    large = NodeConfig(memory=64 << 30)
+    assert start_s([]) == START_S
+    assert start_s([large]) >= START_S + 13 * 64
+    assert start_s([large, large]) >= START_S + 13 * 128

@@ -28,6 +28,9 @@ from moonpool.core.sections import MasterConfig, NodeConfig, default_directory
 from moonpool.pool.children import first_line, reap, uninterrupted
 
 START_S: Final = 60.0
+# A node touches its memory before it is ready. Mostly that takes 0.3 to 4 s a GiB, on a virtual
+# machine whose host has to find the memory first up to 13 s.
+TOUCH_S_PER_GIB: Final = 20.0
 STOP_S: Final = 10.0
 _LOG_TAIL_BYTES: Final = 2000
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -80,9 +83,10 @@ class Cluster:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._log: IO[bytes] | None = None
 
-    def start(self, timeout_s: float = START_S) -> None:
-        """Start all; returns when every node is part of the pool. Raises NotReady, all down."""
-        deadline = time.monotonic() + timeout_s
+    def start(self, timeout_s: float | None = None) -> None:
+        """Start all; returns when every node is part of the pool. Raises NotReady, all down, after
+        `timeout_s`; default: `start_s` of the nodes."""
+        deadline = time.monotonic() + (timeout_s or start_s(self._node_configs))
         try:
             self._log = None if self._inherit_log else tempfile.TemporaryFile()
             spawned = [
@@ -159,20 +163,22 @@ class Cluster:
         self.masters[at] = self._await_ready("master", process, time.monotonic() + timeout_s)
         return self.masters[at]
 
-    def add_node(self, config: NodeConfig, timeout_s: float = START_S) -> Child:
+    def add_node(self, config: NodeConfig, timeout_s: float | None = None) -> Child:
         """A further node, once it is part of the pool."""
         process = self._spawn("node", msgspec.structs.replace(config, master=self.address))
-        self.nodes.append(self._await_ready("node", process, time.monotonic() + timeout_s))
+        deadline = time.monotonic() + (timeout_s or start_s([config]))
+        self.nodes.append(self._await_ready("node", process, deadline))
         self._node_configs.append(config)
         return self.nodes[-1]
 
-    def restart_node(self, node: Child, timeout_s: float = START_S) -> Child:
+    def restart_node(self, node: Child, timeout_s: float | None = None) -> Child:
         """A new process for a node that was killed; it adopts the segment of the old one."""
         assert not node.alive
         at = self.nodes.index(node)
         config = msgspec.structs.replace(self._node_configs[at], master=self.address)
         process = self._spawn("node", config)
-        self.nodes[at] = self._await_ready("node", process, time.monotonic() + timeout_s)
+        deadline = time.monotonic() + (timeout_s or start_s([config]))
+        self.nodes[at] = self._await_ready("node", process, deadline)
         return self.nodes[at]
 
     def stop(self, timeout_s: float = STOP_S) -> None:
@@ -235,6 +241,11 @@ class Cluster:
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, size - _LOG_TAIL_BYTES))
         return f": {self._log.read().decode(errors='replace').strip()}"
+
+
+def start_s(nodes: Sequence[NodeConfig]) -> float:
+    """How long such nodes may take to be ready, started side by side on one machine."""
+    return START_S + TOUCH_S_PER_GIB * sum(node.memory for node in nodes) / (1 << 30)
 
 
 @contextmanager
