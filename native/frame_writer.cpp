@@ -89,6 +89,19 @@ void FrameWriter::checksum_ahead(OutFrame& frame) const {
   }
 }
 
+// Pieces that lie apart leave together, up to a cache-sized one: each call of the system wakes the
+// other end.
+void FrameWriter::pack_ahead(OutFrame& frame) const {
+  std::uint64_t ready = 0;
+  for (std::size_t i = frame.piece_; i < frame.packed_; i++) ready += frame.pieces[i].size;
+  while (frame.packed_ < frame.pieces.size() &&
+         (frame.packed_ == frame.piece_ || (frame.in_place_ && ready < piece_bytes_))) {
+    ready += frame.pieces[frame.packed_].size;
+    frame.in_place_ = frame.pack(frame, frame.packed_);
+    frame.packed_++;
+  }
+}
+
 FrameWriter::Result FrameWriter::send(int fd, OutFrame& frame, std::size_t* budget) const {
   while (true) {
     iovec parts[kIovMax];
@@ -104,9 +117,7 @@ FrameWriter::Result FrameWriter::send(int fd, OutFrame& frame, std::size_t* budg
       last_bytes = frame.summed_;
     }
     if (frame.pack) {
-      if (frame.packed_ == frame.piece_ && frame.piece_ < frame.pieces.size()) {
-        frame.pack(frame, frame.packed_++);
-      }
+      pack_ahead(frame);
       piece_end = frame.packed_;
     }
     std::uint64_t payload = 0;

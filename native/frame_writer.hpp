@@ -15,9 +15,10 @@ struct OutFrame {
   std::vector<Piece> pieces;        // memory is only read
   bool checksum = false;            // compute `crcs` by block just before the bytes leave
   std::vector<std::uint32_t> crcs;  // by block, sized by whoever sets `checksum`
-  // Gives a piece its memory just before it leaves, one piece at a time: the same memory may serve
-  // all of them. Not together with `checksum`.
-  std::function<void(OutFrame&, std::size_t)> pack;
+  // Gives a piece its memory just before it leaves. True: where it lies, so that the next one may
+  // be given its own beside it; else it has to leave first, since the same memory may serve them
+  // all. Not together with `checksum`.
+  std::function<bool(OutFrame&, std::size_t)> pack;
   // Fills `trailer` when all CRCs are known and before the last payload bytes leave.
   std::function<void(OutFrame&)> finish;
   std::vector<std::uint8_t> trailer;
@@ -35,6 +36,7 @@ struct OutFrame {
   std::size_t piece_ = 0;  // first piece not wholly sent
   std::uint64_t piece_sent_ = 0;
   std::size_t packed_ = 0;        // pieces that were given their memory
+  bool in_place_ = false;         // the last of them
   std::size_t summed_piece_ = 0;  // first piece whose CRC is not complete
   std::uint64_t summed_ = 0;
   bool finished_ = false;
@@ -51,6 +53,7 @@ class FrameWriter {
 
  private:
   void checksum_ahead(OutFrame& frame) const;
+  void pack_ahead(OutFrame& frame) const;
   const std::size_t piece_bytes_;
 };
 

@@ -71,7 +71,9 @@ class GatherRows : public ObjectRequest {
       make_table();
       packed_.swap(context_.spare);
       packed_.resize(rows_a_piece() * head_.row_bytes);
-      reply.pack = [this](OutFrame& frame, std::size_t piece) { pack(frame.pieces[piece], piece); };
+      reply.pack = [this](OutFrame& frame, std::size_t piece) {
+        return pack(frame.pieces[piece], piece);
+      };
     }
     reply_meta.resize(lengths.size() * 8);
     if (!lengths.empty()) std::memcpy(reply_meta.data(), lengths.data(), reply_meta.size());
@@ -157,8 +159,8 @@ class GatherRows : public ObjectRequest {
       const std::uint64_t left = size - units_[i].offset, begin = layer * stride;
       if (begin >= left) continue;
       const std::uint64_t last = ~0u - std::min<std::uint64_t>(i * head_.unit_tokens, ~0u);
-      rows[i] = static_cast<std::uint32_t>(std::min<std::uint64_t>(
-          {(left - begin) / head_.row_bytes, head_.unit_tokens, last}));
+      rows[i] = static_cast<std::uint32_t>(
+          std::min<std::uint64_t>({(left - begin) / head_.row_bytes, head_.unit_tokens, last}));
     }
     return rows;
   }
@@ -188,8 +190,9 @@ class GatherRows : public ObjectRequest {
         std::move(units));
   }
 
-  void pack(Piece& piece, std::size_t number) {
-    if (released_) return;  // zeros leave, and the records say why
+  // True for a piece that lies in place.
+  bool pack(Piece& piece, std::size_t number) {
+    if (released_) return true;  // zeros leave, and the records say why
     const Chunk& chunk = chunks_[number];
     const std::span<const std::uint32_t> wanted(positions_.data() + chunk.first, chunk.count);
     const std::uint32_t layer = layers_[chunk.block].layer;
@@ -208,6 +211,7 @@ class GatherRows : public ObjectRequest {
     if (header.flags & wire::kFlagChecksum) {
       crcs_[chunk.block] = crc32c(piece.memory, piece.size, crcs_[chunk.block]);
     }
+    return piece.memory != packed_.data();
   }
 
   // A row of an object in several parts; it may cross their border.
