@@ -242,8 +242,17 @@ def test_policy_single_leaves_the_second_rail_alone(owner: Owner, folder: str) -
         peer = engine.connect(owner.address)
         rails_up(peer)
         memory = engine.allocate(BIG_BYTES)
-        op = move(engine, peer, "read", memory)
-        assert op.wait() and op.check() and set(op.rail_bytes) == {owner.address}
+
+        def by_the_first_alone() -> bool:
+            op = move(engine, peer, "read", memory)
+            assert op.wait() and op.check()
+            if set(op.rail_bytes) == {owner.address}:
+                return True
+            # On a busy machine the first was too slow, and then the second one is for that.
+            assert peer.rails.views()[owner.address].demotions > 0
+            return False
+
+        wait_until(by_the_first_alone)
 
 
 def test_too_many_striped_ops_say_so(owner: Owner, folder: str) -> None:
