@@ -2,6 +2,8 @@
 
 #include <sys/socket.h>
 
+#include <cstring>
+
 namespace moonpool {
 namespace {
 
@@ -48,15 +50,10 @@ bool AskerStreak::gone(std::uint64_t connection) {
 
 bool CpuHold::take(int cpu) {
   if (cpu >= 0 && cpu == cpu_) return true;
+  let_go();
   cpu_set_t allowed;
-  if (cpu_ >= 0) {
-    allowed = allowed_;
-  } else if (!affinity(&allowed)) {
-    return false;
-  }
-  if (cpu < 0 || cpu >= CPU_SETSIZE || !CPU_ISSET(static_cast<std::size_t>(cpu), &allowed) ||
-      !set_affinity(only(cpu))) {
-    let_go();
+  if (cpu < 0 || cpu >= CPU_SETSIZE || !affinity(&allowed) ||
+      !CPU_ISSET(static_cast<std::size_t>(cpu), &allowed) || !set_affinity(only(cpu))) {
     return false;
   }
   cpu_ = cpu;
@@ -68,10 +65,15 @@ void CpuHold::let_go() {
   if (cpu_ < 0) return;
   cpu_set_t ours = only(cpu_), now;
   cpu_ = -1;
-  if (affinity(&now) && CPU_EQUAL(&now, &ours)) set_affinity(allowed_);
+  if (!affinity(&now) || !CPU_EQUAL(&now, &ours)) return;
+  // Who may be anywhere is set to be anywhere, not where that is today: a cpuset may grow.
+  cpu_set_t all;
+  std::memset(&all, 0xff, sizeof(all));
+  if (!set_affinity(all) || !affinity(&now) || !CPU_EQUAL(&now, &allowed_)) set_affinity(allowed_);
 }
 
-bool CpuFollower::asked(std::uint64_t connection, bool waited, int socket) {
+bool CpuFollower::asked(std::uint64_t connection, bool waited, int socket, std::int64_t now_ns) {
+  asked_ns_ = now_ns;
   if (!streak_.asked(connection, waited)) {
     hold_.let_go();
     return false;
@@ -80,6 +82,13 @@ bool CpuFollower::asked(std::uint64_t connection, bool waited, int socket) {
   socklen_t size = sizeof(cpu);
   if (::getsockopt(socket, SOL_SOCKET, SO_INCOMING_CPU, &cpu, &size) != 0) return false;
   return hold_.take(cpu) && cpu != before;
+}
+
+std::int64_t CpuFollower::due_ns() const { return hold_.cpu() < 0 ? kNever : asked_ns_ + kIdleNs; }
+
+std::int64_t CpuFollower::on_timer(std::int64_t now_ns) {
+  if (now_ns >= due_ns()) hold_.let_go();
+  return due_ns();
 }
 
 void CpuFollower::gone(std::uint64_t connection) {

@@ -4,9 +4,8 @@
 // idle, twice a question; and the bytes change caches.
 //
 //   asker   WaitStreak   a run of questions, each the only one, each waited for at once: the next
-//   is
-//                        flagged (wire::kFlagWaited), and its wait stays on the CPU that it is on,
-//                        else the kernel wakes it on an idle one
+//                        is flagged (wire::kFlagWaited), and its wait stays on the CPU that it is
+//                        on, else the kernel wakes it on an idle one
 //   server  AskerStreak  a run of flagged questions of one connection and nobody else: its I/O
 //                        thread goes to the CPU that the asker's packets come from, and is let go
 //                        by the first question that is anything else
@@ -16,6 +15,7 @@
 #include <sched.h>
 
 #include <cstdint>
+#include <limits>
 
 namespace moonpool {
 
@@ -71,7 +71,7 @@ class CpuStay {
   CpuStay(const CpuStay&) = delete;
   CpuStay& operator=(const CpuStay&) = delete;
   ~CpuStay() { hold_.let_go(); }
-  void begin() { hold_.take(::sched_getcpu()); }
+  bool begin() { return hold_.take(::sched_getcpu()); }
 
  private:
   CpuHold hold_;
@@ -80,11 +80,18 @@ class CpuStay {
 // An I/O thread's own.
 class CpuFollower {
  public:
+  static constexpr std::int64_t kIdleNs = 100'000'000;
+  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
   // A question of `connection`, over `socket`, is here. True when the thread has moved for it.
-  bool asked(std::uint64_t connection, bool waited, int socket);
+  bool asked(std::uint64_t connection, bool waited, int socket, std::int64_t now_ns);
   void gone(std::uint64_t connection);
+  // When an asker that asks no more is left.
+  std::int64_t due_ns() const;
+  std::int64_t on_timer(std::int64_t now_ns);
 
  private:
+  std::int64_t asked_ns_ = 0;
   AskerStreak streak_;
   CpuHold hold_;
 };

@@ -248,8 +248,8 @@ bool Endpoint::detach(const SegmentAgent& agent) {
   wire::Id16 incarnation = incarnation_of(agent);
   auto uses_segment = [&](const wire::Header& header) {
     auto type = wire::Type{header.type};
-    return type >= wire::Type::kReadObjects && type <= wire::Type::kWriteObject &&
-           header.target == incarnation;
+    const bool of_objects = type >= wire::Type::kReadObjects && type <= wire::Type::kWriteObject;
+    return (of_objects || type == wire::Type::kGatherRows) && header.target == incarnation;
   };
   each_served([&](ServerConnection& one) {
     one.withdraw(uses_segment, Status::kNotFound);

@@ -92,8 +92,8 @@ class Endpoint {
   RegionTable regions_;
   AgentTable agents_;
   Inbox inbox_;
+  ServerContext context_;  // outlives the connections, which the loop has
   Loop loop_;
-  ServerContext context_;
   std::atomic<std::uint64_t> next_op_{1};
   std::atomic<bool> closed_{false};
   std::mutex paths_mutex_;

@@ -17,7 +17,7 @@ ClientConnection::ClientConnection(Loop& loop, const EndpointOptions& options,
       options_(options),
       counters_(counters),
       socket_(std::move(socket)),
-      may_share_cpu_(options.share_cpu && same_host(socket_.get())),
+      shares_cpu_(options.share_cpu && same_host(socket_.get())),
       address_(std::move(address)),
       welcome_(std::move(welcome)),
       writer_(options.piece_bytes),
@@ -39,7 +39,7 @@ void ClientConnection::set_directory(Directory directory) {
 // ---- sending ----
 
 void ClientConnection::submit(Submission submission, bool watched) {
-  bool shared = shares_cpu(submission);
+  bool shared = note_sent(submission);
   std::shared_ptr<Op> op = std::move(submission.op);
   op->shares_cpu = shared;
   op->driver = std::static_pointer_cast<ClientConnection>(shared_from_this());
@@ -97,8 +97,8 @@ void ClientConnection::submit(Submission submission, bool watched) {
   loop_.note_deadline(op->deadline_ns);
 }
 
-bool ClientConnection::shares_cpu(const Submission& submission) {
-  if (!may_share_cpu_) return false;
+bool ClientConnection::note_sent(const Submission& submission) {
+  if (!shares_cpu_) return false;
   // More does not fit the socket, and then both ends work at a time.
   bool small = submission.nbytes() <= kSameHostSendBytes;
   std::lock_guard lock(pending_mutex_);
@@ -106,7 +106,7 @@ bool ClientConnection::shares_cpu(const Submission& submission) {
 }
 
 void ClientConnection::note_wait(const Op& op) {
-  if (!may_share_cpu_) return;
+  if (!shares_cpu_) return;
   std::lock_guard lock(pending_mutex_);
   bool alone = pending_.size() == 1 && pending_.begin()->first == op.id;
   waits_.waited(alone, monotonic_ns());
@@ -160,8 +160,7 @@ void ClientConnection::drive(Op& op, std::int64_t until_ns) {
     std::unique_lock lock(receive_mutex_);
     // To look costs less than to sleep, and on one CPU the answer is here before the asker is back.
     intact = !ended_ && (op.terminal() || role_.gone() || receive_locked());
-    if (op.shares_cpu && intact && !op.terminal()) {
-      stay.begin();
+    if (op.shares_cpu && intact && !op.terminal() && stay.begin()) {
       count(counters_.waits_on_shared_cpu);
     }
     // Its op may end only after the connection was removed, for which it must not sleep on.

@@ -85,7 +85,7 @@ class ClientConnection : public Source, public OpDriver, private FrameSink {
   bool on_frame(const wire::Header& header, std::span<const std::uint8_t> trailer) override;
 
   // Whether the op that is about to leave, or to be waited for, is one of a run (cpu_share.hpp).
-  bool shares_cpu(const Submission& submission);
+  bool note_sent(const Submission& submission);
   void note_wait(const Op& op);
   void flush_locked();
   bool receive_locked();
@@ -97,7 +97,7 @@ class ClientConnection : public Source, public OpDriver, private FrameSink {
   const EndpointOptions& options_;
   EndpointCounters& counters_;
   Descriptor socket_;
-  const bool may_share_cpu_;
+  const bool shares_cpu_;
   const std::string address_;
   mutable std::mutex directory_mutex_;
   Welcome welcome_;

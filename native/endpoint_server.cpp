@@ -104,8 +104,14 @@ bool ServerConnection::on_header(const wire::Header& header, std::size_t* traile
   }
   std::uint32_t left = std::min(header.deadline_left_ms, options.deadline_max_ms);
   if (tenant_ && !of_segments(type)) return false;
-  incoming_ = make_request(context_, claims_, header, monotonic_ns() + ms(left));
+  const std::int64_t now_ns = monotonic_ns();
+  incoming_ = make_request(context_, claims_, header, now_ns + ms(left));
   if (!incoming_) return false;
+  const bool waited = shares_cpu_ && (header.flags & wire::kFlagWaited);
+  if (context_.follower.asked(token, waited, socket_.get(), now_ns)) {
+    count(context_.counters.cpu_moves);
+    context_.loop.note_deadline(context_.follower.due_ns());
+  }
   incoming_->tenant = tenant_;
   *trailer_bytes = wire::request_trailer_bytes(header);
   return true;
@@ -141,10 +147,6 @@ bool ServerConnection::on_frame(const wire::Header& header, std::span<const std:
       sent.resize(header.count);
       if (size > 0) std::memcpy(sent.data(), trailer.data(), size);
     }
-  }
-  bool waited = shares_cpu_ && (header.flags & wire::kFlagWaited);
-  if (context_.follower.asked(token, waited, socket_.get())) {
-    count(context_.counters.cpu_moves);
   }
   incoming_->complete(reader_.crcs(), sent);
   count(context_.counters.requests_served);
@@ -307,7 +309,7 @@ std::int64_t ServerConnection::on_timer(std::int64_t now_ns) {
   }
   // A frame under way loses its memory at its deadline, and its connection when it is not over
   // `stall_ms` later: the peer has stopped, and knows that it has.
-  std::int64_t next = kNoDeadline;
+  std::int64_t next = context_.follower.on_timer(now_ns);
   std::int64_t stall_ns = ms(context_.options.stall_ms);
   bool stalled = false;
   auto look = [&](ServerRequest& request, auto&& drop) {

@@ -115,13 +115,22 @@ class GatherRows : public ObjectRequest {
   // Checks every row of block `i` against its object; the block's bytes, 0 when one does not fit.
   std::uint64_t lay_out(std::uint32_t i, std::size_t first, OutFrame& reply) {
     const wire::GatherLayer& layer = layers_[i];
-    const std::vector<std::uint32_t> rows = rows_of(layer.layer);
+    // Worth a table only where there are as many positions to look up.
+    std::vector<std::uint32_t> table;
+    if (layer.count >= units_.size()) {
+      for (std::size_t unit = 0; unit < units_.size(); unit++) {
+        table.push_back(rows_of(layer.layer, unit));
+      }
+    }
     const bool power = std::has_single_bit(head_.unit_tokens);
     const int shift = std::countr_zero(head_.unit_tokens);
     for (std::size_t at = first; at < first + layer.count; at++) {
       const std::uint32_t position = positions_[at];
       const std::uint32_t number = power ? position >> shift : position / head_.unit_tokens;
-      if (number < rows.size() && position - number * head_.unit_tokens < rows[number]) continue;
+      if (number < units_.size()) {
+        const std::uint32_t rows = table.empty() ? rows_of(layer.layer, number) : table[number];
+        if (position - number * head_.unit_tokens < rows) continue;
+      }
       records[i].status = code(fault(position));
       return 0;
     }
@@ -147,22 +156,17 @@ class GatherRows : public ObjectRequest {
     return rows;
   }
 
-  // How many rows of a layer each object has, of those that it may have.
-  std::vector<std::uint32_t> rows_of(std::uint32_t layer) const {
-    std::vector<std::uint32_t> rows(units_.size(), 0);
+  // How many rows of a layer an object has, of those that it may have.
+  std::uint32_t rows_of(std::uint32_t layer, std::size_t number) const {
+    const std::uint64_t size = windows_[number].size, stride = units_[number].layer_stride;
     // The last numbers there are: no table has as many layers or tokens as would hold them.
-    if (layer == ~0u) return rows;
-    for (std::size_t i = 0; i < rows.size(); i++) {
-      const std::uint64_t size = windows_[i].size, stride = units_[i].layer_stride;
-      if (windows_[i].status != Status::kOk || units_[i].offset > size) continue;
-      if (layer > 0 && stride > size / layer) continue;
-      const std::uint64_t left = size - units_[i].offset, begin = layer * stride;
-      if (begin >= left) continue;
-      const std::uint64_t last = ~0u - std::min<std::uint64_t>(i * head_.unit_tokens, ~0u);
-      rows[i] = static_cast<std::uint32_t>(
-          std::min<std::uint64_t>({(left - begin) / head_.row_bytes, head_.unit_tokens, last}));
-    }
-    return rows;
+    if (layer == ~0u || windows_[number].status != Status::kOk) return 0;
+    if (units_[number].offset > size || (layer > 0 && stride > size / layer)) return 0;
+    const std::uint64_t left = size - units_[number].offset, begin = layer * stride;
+    if (begin >= left) return 0;
+    const std::uint64_t last = ~0u - std::min<std::uint64_t>(number * head_.unit_tokens, ~0u);
+    return static_cast<std::uint32_t>(
+        std::min<std::uint64_t>({(left - begin) / head_.row_bytes, head_.unit_tokens, last}));
   }
 
   // Why a row of that position is not there.
@@ -178,7 +182,7 @@ class GatherRows : public ObjectRequest {
     std::uint32_t layers = 1;
     for (const auto& layer : layers_) layers = std::max(layers, layer.layer + 1);
     for (std::size_t i = 0; i < units.size(); i++) {
-      // One whose rows begin beyond its end has none: no position of it has passed `look`.
+      // One whose rows begin beyond its end has none: no position of it has passed.
       if (windows_[i].status != Status::kOk || units_[i].offset > windows_[i].size) continue;
       if (windows_[i].parts.size() != 1) return;
       units[i] = {memory_of(windows_[i].parts[0]) + units_[i].offset, units_[i].layer_stride};

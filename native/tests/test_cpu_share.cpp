@@ -129,6 +129,13 @@ TEST(a_hold_does_not_undo_what_others_set) {
   CHECK_EQ(::sched_setaffinity(0, sizeof(theirs), &theirs), 0);
   hold.let_go();
   CHECK(same(affinity(), theirs));
+
+  CHECK_EQ(::sched_setaffinity(0, sizeof(before), &before), 0);
+  CHECK(hold.take(first));
+  CHECK_EQ(::sched_setaffinity(0, sizeof(theirs), &theirs), 0);
+  CHECK(hold.take(second));  // from one CPU to the next
+  hold.let_go();
+  CHECK(same(affinity(), theirs));
   CHECK_EQ(::sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
@@ -217,8 +224,8 @@ TEST(what_is_large_or_shared_is_left_alone) {
   CHECK_EQ(ahead.moves() + ahead.waits(), 0u);
 }
 
-// Its wait ends at its deadline although the server says nothing, and the thread is free again.
-TEST(a_wait_without_an_answer_lets_go) {
+// Whether it ends with its answer, its time or its connection, the thread is free again.
+TEST(a_wait_lets_go) {
   World world(true);
   cpu_set_t before = affinity();
   world.ask(*world.peer, 2 * kBoth);

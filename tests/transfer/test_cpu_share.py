@@ -69,6 +69,8 @@ def test_the_owner_comes_to_its_only_asker_and_is_let_go(
     peer = engine.connect(owner.address)
     until_held(owner, engine, peer)
     assert io_cpus(owner) < CPUS
+    wait_until(lambda: io_cpus(owner) == CPUS)  # nothing more is asked
+    until_held(owner, engine, peer)
     with Engine(dir=folder) as other:
         read(other, other.connect(owner.address), 1)
         assert io_cpus(owner) == CPUS

@@ -86,19 +86,21 @@ class Cluster:
     def start(self, timeout_s: float | None = None) -> None:
         """Start all; returns when every node is part of the pool. Raises NotReady, all down, after
         `timeout_s`; default: `start_s` of the nodes."""
-        deadline = time.monotonic() + (timeout_s or start_s(self._node_configs))
+        begin_s = time.monotonic()
+        masters_until = begin_s + (START_S if timeout_s is None else timeout_s)
+        nodes_until = begin_s + (start_s(self._node_configs) if timeout_s is None else timeout_s)
         try:
             self._log = None if self._inherit_log else tempfile.TemporaryFile()
             spawned = [
                 self._spawn("master", self._master_config) for _ in range(self._master_count)
             ]
-            self.masters = [self._await_ready("master", one, deadline) for one in spawned]
+            self.masters = [self._await_ready("master", one, masters_until) for one in spawned]
             self.address = self._master_config.ha or self.masters[0].ready["address"]
             started = [
                 self._spawn("node", msgspec.structs.replace(config, master=self.address))
                 for config in self._node_configs
             ]
-            self.nodes = [self._await_ready("node", node, deadline) for node in started]
+            self.nodes = [self._await_ready("node", node, nodes_until) for node in started]
         except BaseException:
             self.stop()
             raise
@@ -166,7 +168,7 @@ class Cluster:
     def add_node(self, config: NodeConfig, timeout_s: float | None = None) -> Child:
         """A further node, once it is part of the pool."""
         process = self._spawn("node", msgspec.structs.replace(config, master=self.address))
-        deadline = time.monotonic() + (timeout_s or start_s([config]))
+        deadline = time.monotonic() + (start_s([config]) if timeout_s is None else timeout_s)
         self.nodes.append(self._await_ready("node", process, deadline))
         self._node_configs.append(config)
         return self.nodes[-1]
@@ -177,7 +179,7 @@ class Cluster:
         at = self.nodes.index(node)
         config = msgspec.structs.replace(self._node_configs[at], master=self.address)
         process = self._spawn("node", config)
-        deadline = time.monotonic() + (timeout_s or start_s([config]))
+        deadline = time.monotonic() + (start_s([config]) if timeout_s is None else timeout_s)
         self.nodes[at] = self._await_ready("node", process, deadline)
         return self.nodes[at]
 
