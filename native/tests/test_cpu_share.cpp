@@ -1,6 +1,5 @@
 // Who is held to which CPU, and for how long.
-#include <atomic>
-#include <thread>
+#include <optional>
 
 #include "check.hpp"
 #include "cpu_share.hpp"
