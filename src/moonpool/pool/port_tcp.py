@@ -9,7 +9,13 @@ import numpy as np
 
 from moonpool._core import ReadTimes
 from moonpool.core.clock import Clock, SystemClock
-from moonpool.pool.agent_control import SEAL_COMPUTES_CRC, ConnectionControl, OpCall, finish
+from moonpool.pool.agent_control import (
+    SEAL_COMPUTES_CRC,
+    ConnectionControl,
+    OpCall,
+    finish,
+    milliseconds,
+)
 from moonpool.pool.ports import (
     AbortCall,
     AgentCall,
@@ -59,7 +65,7 @@ class TcpPort:
         count = call_length(call)
         try:
             connection = self._control.connection(timeout_s)
-            op = self._submit(connection, call, max(1, int(timeout_s * 1000)), timeout_s)
+            op = self._submit(connection, call, milliseconds(timeout_s), timeout_s)
         except OSError as error:
             text = str(error)
             return lambda: failed(count, Status.UNREACHABLE, text)
